@@ -11,9 +11,7 @@ from itertools import product
 
 import pytest
 
-from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.session import MaintainedQuery
-from impctl.data.schema import LONG
 from impctl.data.vector import INT64_MAX, Ints, Vector
 from impctl.engine import trace
 from impctl.engine.fixpoint import best_values, relaxation
@@ -23,25 +21,20 @@ from impctl.engine.fixpoint.fixpoint import FixpointOperator as EngineFixpoint
 from impctl.engine.join import JoinOperator
 from impctl.engine.operator import Limits
 from impctl.errors import CountBelowZeroError, EvaluationError, UnsupportedError
-from impctl.plan.nodes import Fixpoint, Query
-from impctl.rules.finalize import answer_plan
-from impctl.rules.optimize import apply_rules, core_of
-from impctl.sketch.sketch import RangePartition
-from impctl.sql.statement import parse_query
+from impctl.plan.nodes import Fixpoint
 from tests.support.carried_queries import (
-    BOUNDARIES,
+    Case,
     Drawn,
     Row,
     Stored,
     best_ranked,
-    fragments_read,
     range_id,
     restored,
     rows_kept,
     sketches_of,
 )
 from tests.support.random_cases import random_cases, random_seeds
-from tests.support.reference_plan import annotate, bag, evaluate
+from tests.support.reference_plan import bag, evaluate
 
 COLUMNS = {"links": ("a", "b", "w", "f"), "seeds": ("a", "w", "f")}
 NODES = 6
@@ -104,31 +97,6 @@ QUERIES = {
 }
 
 
-class Case:
-    """A query and the circuits that keep its sketches, and its rows besides."""
-
-    def __init__(self, sql: str) -> None:
-        self.query: Query = parse_query(sql, DRAWN.catalog)
-        self.ruled = Query(sql, apply_rules(self.query.root))
-        self.core = core_of(self.query.root)
-        self.sketched = {
-            scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
-            for scan in self.core.scans
-        }
-
-    def compiled(self, *, with_answer: bool) -> Dataflow:
-        answer = answer_plan(self.ruled) if with_answer else None
-        plan = self.core if answer is None else answer.kept
-        barriers = [at for at, node in enumerate(plan.walk()) if isinstance(node, Fixpoint)]
-        return compile_plan(plan, self.sketched, {}, barriers=barriers, answer=answer)
-
-    def expected(self, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
-        """The fragments of the answer's rows and of the barriers'."""
-        result = annotate(self.core, tables, whole_windows=True)
-        lineage = result.lineage.union(*result.first_rows.values())
-        return fragments_read(lineage, self.core, self.sketched, tables)
-
-
 def over_sketches(case: Case, tables: Mapping[str, Sequence[Row]]) -> object:
     """The rows over those of the tables that the sketches hold."""
     table = {scan.access: scan.table for scan in case.core.scans}
@@ -142,7 +110,7 @@ def over_sketches(case: Case, tables: Mapping[str, Sequence[Row]]) -> object:
 @pytest.mark.parametrize("name", QUERIES)
 @random_cases(2, 4, 12)
 def test_sketches_and_rows_are_those_of_the_reference(name: str, cases: range) -> None:
-    case = Case(QUERIES[name])
+    case = DRAWN.case(QUERIES[name])
     assert all(n.best for n in case.core.walk() if isinstance(n, Fixpoint))
     for seed in cases:
         with_answer = seed % 2 == 0
@@ -371,7 +339,7 @@ def fixpoint_of(query: MaintainedQuery) -> BestFixpoint:
 
 
 def query_of(sql: str) -> tuple[Case, MaintainedQuery]:
-    case = Case(sql)
+    case = DRAWN.case(sql)
     return case, MaintainedQuery(case.compiled(with_answer=False))
 
 

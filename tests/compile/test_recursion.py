@@ -5,21 +5,20 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, LONG, Column, Schema
-from impctl.engine.fixpoint.absorption import NOTHING, Absorbs
+from impctl.engine.fixpoint.absorption import NOTHING
 from impctl.engine.fixpoint.fixpoint import Backward, FixpointOperator, UnionAllFixpoint
 from impctl.engine.fixpoint.rows import NumberedFixpointRows
 from impctl.engine.operator import LEVEL_LIMITS
@@ -49,10 +48,10 @@ from tests.plan.random_fixpoints import (
 from tests.plan.trials import Trial, accurate_sketches, instances_of
 from tests.support.carried_queries import (
     BOUNDARIES,
+    Case,
     Drawn,
     Row,
     Stored,
-    fragments_read,
     range_id,
     restored,
     rows_kept,
@@ -73,7 +72,6 @@ from tests.support.recursive_circuits import (
 )
 from tests.support.recursive_circuits import Row as Ground
 from tests.support.reference_plan import (
-    Annotated,
     ReferenceFailure,
     ReferenceLimit,
     annotate,
@@ -149,62 +147,13 @@ EXCEPT_LINKS = {"optional side": ("seeds",)}
 """Tables whose accesses may be sketched, where not all."""
 
 
-class Case(Struct, frozen=True, dict=True):
-    """A query and the circuits that keep its sketches, and its rows besides."""
-
-    query: Query
-    sketched: Mapping[str, RangePartition]
-    core: Plan
-
-    @cached_property
-    def ruled(self) -> Query:
-        return replace(self.query, root=apply_rules(self.query.root))
-
-    def compiled(self, *, with_answer: bool, absorbs: Absorbs | None = None) -> Dataflow:
-        answer = answer_plan(self.ruled) if with_answer else None
-        plan = self.core if answer is None else answer.kept
-        barriers = [at for at, node in enumerate(plan.walk()) if isinstance(node, Fixpoint)]
-        how: dict[str, Any] = {"answer": answer, "absorbs": absorbs}
-        return compile_plan(plan, self.sketched, {}, barriers=barriers, **how)
-
-
 def case_of(name: str) -> Case:
     return case_of_sql(QUERIES[name], EXCEPT_LINKS.get(name, tuple(COLUMNS)))
 
 
 def case_of_sql(sql: str, tables: Collection[str]) -> Case:
     """The query with sketches of all accesses to these tables."""
-    query = parse_query(sql, DRAWN.catalog)
-    core = core_of(query.root)
-    sketched = {
-        scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
-        for scan in core.scans
-        if scan.table in tables
-    }
-    return Case(query, sketched, core)
-
-
-def every_one(node: Plan) -> bool:
-    return True
-
-
-def expected(
-    case: Case, tables: Mapping[str, Sequence[Row]], is_barrier: Callable[[Plan], bool] = every_one
-) -> dict[str, set[int]]:
-    """The fragments of the answer's rows and of what barriers keep besides."""
-    result = annotate(case.core, tables, whole_windows=True)
-    return fragments_of(result, case, tables, is_barrier)
-
-
-def fragments_of(
-    result: Annotated,
-    case: Case,
-    tables: Mapping[str, Sequence[Row]],
-    is_barrier: Callable[[Plan], bool] = every_one,
-) -> dict[str, set[int]]:
-    nodes = list(case.core.walk())
-    kept = (rows for at, rows in result.first_rows.items() if is_barrier(nodes[at]))
-    return fragments_read(result.lineage.union(*kept), case.core, case.sketched, tables)
+    return DRAWN.case(sql, tables)
 
 
 def test_counts_of_fragments_are_those_of_derivations() -> None:
@@ -419,7 +368,7 @@ def test_sketches_and_rows_are_those_of_the_reference(
         tables = DRAWN.some_tables(rng, SIZES)
         made = partial(case.compiled, with_answer=with_answer)
         for query in DRAWN.carried(rng, tables, made, 5, most):
-            assert sketches_of(query) == expected(case, tables), seed
+            assert sketches_of(query) == case.expected(tables), seed
             if with_answer:
                 whole = bag(evaluate(case.query.root, tables))
                 assert rows_kept(query, case.ruled) == whole, seed
@@ -442,7 +391,7 @@ def test_a_circle_in_the_tables_ends_at_the_limit(levels: str, most: int, is_the
     tables = some_tables((1, 2), (2, 3), *([(3, 1)] if is_there else []))
     if not is_there:
         query.load(DRAWN.whole(tables))
-        assert sketches_of(query) == expected(case, tables)
+        assert sketches_of(query) == case.expected(tables)
     change = {"links": change_of("links", some_tables((3, 1))["links"], [1])}
     with pytest.raises(UnsupportedError, match=f"limit of {most} levels") as caught:
         query.load(DRAWN.whole(tables)) if is_there else query.step(change)
@@ -622,9 +571,9 @@ def one_query(name: str, seed: int, *, with_answer: bool) -> int:
     tables, made = some_small_tables(rng), partial(compiled, case, with_answer=with_answer)
     for query in DRAWN.carried(rng, tables, made, 5):
         result = annotate(case.core, tables, whole_windows=True)
-        wanted = fragments_of(result, case, tables, is_barrier)
+        wanted = case.fragments(result, tables, is_barrier)
         assert sketches_of(query) == wanted, seed
-        less += wanted != fragments_of(result, case, tables)
+        less += wanted != case.fragments(result, tables)
         if with_answer:
             assert rows_kept(query, case.query) == bag(evaluate(case.query.root, tables)), seed
     return less
@@ -798,7 +747,7 @@ def rows_over(plan: Plan, tables: Tables, sketches: Mapping[str, Collection[int]
 def check(query: MaintainedQuery, case: Case, tables: Tables, rng: random.Random) -> int:
     """That rows over the sketches, and over wider ones, are those over the tables; how many ranges
     they spare."""
-    held, every = sketches_of(query), expected(case, tables)
+    held, every = sketches_of(query), case.expected(tables)
     wider = {
         access: result | {one for one in range(5) if rng.random() < 0.3}
         for access, result in held.items()

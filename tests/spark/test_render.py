@@ -37,7 +37,6 @@ from tests.compile.test_recursion import (
     bag_case,
     case_of_sql,
     change_of,
-    expected,
     some_row,
 )
 from tests.compile.test_recursion import Case as CarriedCase
@@ -392,7 +391,7 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     frames = frames_of(spark, tables)
     whole = of_spark(spark, BAG_QUERIES[name], frames)
     assert rows_kept(query, case.ruled) == whole
-    assert sketches_of(query) == expected(case, tables)
+    assert sketches_of(query) == case.expected(tables)
     filters = {
         access: range_filter(kept, case.sketched[access]) for access, kept in query.ranges().items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from random import Random
 from typing import Any
 
@@ -12,26 +13,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.compile import Dataflow
+from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.fill import Transient
 from impctl.compile.flows import RANGE_COLUMN, Readable, Source, Strategy
 from impctl.compile.session import MaintainedQuery, TableChange, read_in_turn
 from impctl.data.schema import LONG, Column, Schema, SqlType
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.engine.fixpoint.rows import BestFixpointRows
 from impctl.engine.operator import Limits
 from impctl.engine.tags import RowTags
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
 from impctl.plan.lineage import MovedConditions
-from impctl.plan.nodes import Plan, Project, Query, Scan
+from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Scan
 from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.sketch import RangePartition
+from impctl.sql.statement import parse_query
 from impctl.tables.rows import WantedValues, bare_rows
 from impctl.tables.snapshot import arrow_type
 from impctl.types import AccessId, ColumnName, TableName
-from tests.support.reference_plan import Lineage, Tables, annotate, bag
+from tests.support.reference_plan import Annotated, Lineage, Tables, annotate, bag
 
 
 def arrow_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -73,8 +77,54 @@ def counts_of(query: MaintainedQuery) -> list[list[int]]:
 Row = Mapping[str, int | None]
 CarriedTables = Mapping[str, list[Row]]
 
+
+def every_one(node: Plan) -> bool:
+    return True
+
+
 BOUNDARIES = (1, 2, 3)
 """Of the fragments by f."""
+
+
+class Case(Struct, frozen=True, dict=True):
+    """A query and the circuits that keep its sketches, and its rows besides; fixpoints are
+    barriers."""
+
+    query: Query
+    sketched: Mapping[AccessId, RangePartition]
+    core: Plan
+
+    @cached_property
+    def ruled(self) -> Query:
+        return replace(self.query, root=apply_rules(self.query.root))
+
+    def compiled(self, *, with_answer: bool, absorbs: Absorbs | None = None) -> Dataflow:
+        answer = answer_plan(self.ruled) if with_answer else None
+        plan = self.core if answer is None else answer.kept
+        barriers = [at for at, node in enumerate(plan.walk()) if isinstance(node, Fixpoint)]
+        return compile_plan(
+            plan, self.sketched, {}, barriers=barriers, answer=answer, absorbs=absorbs
+        )
+
+    def expected(
+        self, tables: CarriedTables, is_barrier: Callable[[Plan], bool] = every_one
+    ) -> dict[AccessId, set[int]]:
+        """The fragments of the answer's rows and of what barriers keep besides."""
+        return self.fragments(annotate(self.core, tables, whole_windows=True), tables, is_barrier)
+
+    def fragments(
+        self,
+        result: Annotated,
+        tables: CarriedTables,
+        is_barrier: Callable[[Plan], bool] = every_one,
+    ) -> dict[AccessId, set[int]]:
+        nodes, table = list(self.core.walk()), {s.access: s.table for s in self.core.scans}
+        kept = (rows for at, rows in result.first_rows.items() if is_barrier(nodes[at]))
+        ranges: dict[AccessId, set[int]] = {access: set() for access in self.sketched}
+        for access, number in result.lineage.union(*kept):
+            if access in ranges:
+                ranges[access].add(range_id(tables[table[access]][number]))
+        return ranges
 
 
 class Drawn(Struct, frozen=True):
@@ -89,6 +139,18 @@ class Drawn(Struct, frozen=True):
             name: Schema(tuple(Column(column, LONG) for column in columns))
             for name, columns in self.columns.items()
         }
+
+    def case(self, sql: str, tables: Collection[str] | None = None) -> Case:
+        """The query with sketches of all accesses, or of those to these tables."""
+        query = parse_query(sql, self.catalog)
+        core = core_of(query.root)
+        wanted = self.columns if tables is None else tables
+        sketched = {
+            scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
+            for scan in core.scans
+            if scan.table in wanted
+        }
+        return Case(query, sketched, core)
 
     def some_tables(self, rng: Random, sizes: Mapping[str, int]) -> dict[str, list[Row]]:
         """So many rows of each."""
@@ -153,21 +215,6 @@ class Drawn(Struct, frozen=True):
 def range_id(row: Row) -> int:
     value = row["f"]
     return len(BOUNDARIES) + 1 if value is None else sum(value >= one for one in BOUNDARIES)
-
-
-def fragments_read(
-    lineage: Collection[tuple[AccessId, int]],
-    core: Plan,
-    sketched: Collection[AccessId],
-    tables: Mapping[str, Sequence[Row]],
-) -> dict[AccessId, set[int]]:
-    """The fragments, by sketched access of the plan, of the rows that it reads in these places."""
-    table = {scan.access: scan.table for scan in core.scans}
-    result: dict[AccessId, set[int]] = {access: set() for access in sketched}
-    for access, number in lineage:
-        if access in result:
-            result[access].add(range_id(tables[table[access]][number]))
-    return result
 
 
 def rows_kept(query: MaintainedQuery, asked: Query) -> object:

@@ -25,7 +25,6 @@ from impctl.engine.fixpoint.frontier import (
     ChosenDerivations,
     CircuitMoves,
     DerivationTags,
-    FixpointStep,
     Recursion,
     TagsOfChoices,
 )
@@ -162,13 +161,13 @@ class FixpointOperator(Recursion):
             return DerivationTags(self._accesses)
         return TagsOfChoices(self._accesses, self._choices)
 
-    def _moves(self, touched: TouchedRows) -> FixpointStep:
-        by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._report)
+    def _moves(self, touched: TouchedRows) -> CircuitMoves:
+        step, rank, report = self._step, self._stamp, self._report
         if self._plain is None:
-            return by_step
-        return JoinedMoves(self._plain, by_step, self._stamp, touched, self._report, self.thin)
+            return CircuitMoves(step, self._inputs, rank, touched, report)
+        return JoinedMoves(self._plain, step, rank, touched, report, self.thin)
 
-    def _send_out(self, touched: TouchedRows, moves: FixpointStep, slots: Ints) -> None:
+    def _send_out(self, touched: TouchedRows, moves: CircuitMoves, slots: Ints) -> None:
         """Delete rows without ground, and what depends on them; `slots` were counted last."""
         least = self._count - int(_LARGE * self._count)
 
@@ -188,7 +187,7 @@ class FixpointOperator(Recursion):
                 left, self._stage, least = touched.inside(), 0, 0
             groundless = left
 
-    def _let_in(self, touched: TouchedRows, moves: FixpointStep) -> None:
+    def _let_in(self, touched: TouchedRows, moves: CircuitMoves) -> None:
         rounds = 0
 
         def admit(rows: int) -> int:

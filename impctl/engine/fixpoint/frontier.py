@@ -59,12 +59,9 @@ class DerivationTags:
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
         """Derivations with their heads and the ranks of their bodies, by the base or the step."""
-        self._add(batch.weights, batch.tags, of_base=of_base)
+        self.add(batch.weights, batch.tags, of_base=of_base)
 
-    def of_step(self, weights: Ints, tags: Sequence[Tags]) -> None:
-        self._add(weights, tags, of_base=False)
-
-    def _add(self, weights: Ints, tags: Sequence[Tags], *, of_base: bool) -> None:
+    def add(self, weights: Ints, tags: Sequence[Tags], *, of_base: bool = False) -> None:
         if any(self.accesses) and len(weights):
             every = tags_of_all(self.accesses, len(weights), tags, of_base=of_base)
             self.keep(Batch({}, weights, every))
@@ -111,30 +108,9 @@ class TagsAtEnd(DerivationTags):
             self.keep(with_all_tags(batch, self.accesses, of_base=of_base))
 
 
-class FixpointStep(Protocol):
-    """One step of a fixpoint, over the rows that it touches."""
-
-    def changed(self, tables: Sequence[Batch | None]) -> Ints:
-        """Count what these changed table rows derive from the fixpoint's current rows, and store
-        them; the counted slots, possibly with repetitions."""
-        ...
-
-    def out(self, slots: Ints, may_go: Dismiss) -> Ints:
-        """Delete these rows, and rows that lose their ground by this; the groundless rows left.
-        Rows are left where `may_go` refuses the next ones."""
-        ...
-
-    def come(self, slots: Ints, admit: Admit) -> Ints:
-        """Insert these rows, and rows that are derived by this; the derived rows left."""
-        ...
-
-    def end(self) -> None:
-        """End the step: no more rows are inserted or deleted."""
-        ...
-
-
 class CircuitMoves:
-    """Moves by the operators of a step with so many `inputs`."""
+    """One step of a fixpoint over the rows that it touches, by the operators of a step with so many
+    `inputs`."""
 
     def __init__(
         self,
@@ -151,9 +127,13 @@ class CircuitMoves:
         self._report = report
 
     def changed(self, tables: Sequence[Batch | None]) -> Ints:
+        """Count what these changed table rows derive from the fixpoint's current rows, and store
+        them; the counted slots, possibly with repetitions."""
         return self._stepped(None, *tables)
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
+        """Delete these rows, and rows that lose their ground by this; the groundless rows left.
+        Rows are left where `may_go` refuses the next ones."""
         if not may_go(len(slots)):
             return slots
         rows = self._touched.batch(slots, -1, self._rank)
@@ -162,13 +142,14 @@ class CircuitMoves:
         return distinct_values(self._touched.groundless(derived))
 
     def come(self, slots: Ints, admit: Admit) -> Ints:
+        """Insert these rows, and rows that are derived by this; the derived rows left."""
         self._touched.enter(slots, admit(len(slots)))
         rows = self._touched.batch(slots, 1, self._rank)
         derived = self._stepped(rows, *self._others)
         return distinct_values(self._touched.derived(derived))
 
     def end(self) -> None:
-        pass
+        """End the step: no more rows are inserted or deleted."""
 
     def _stepped(self, *sources: Batch | None) -> Ints:
         result = self._step.step(*sources)

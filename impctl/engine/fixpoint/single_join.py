@@ -29,7 +29,7 @@ from impctl.data.keys import (
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector, concat, slice_positions
 from impctl.engine.batch import Batch, empty_batch, never_held
-from impctl.engine.fixpoint.frontier import Admit, DerivationTags, Dismiss, FixpointStep
+from impctl.engine.fixpoint.frontier import Admit, CircuitMoves, DerivationTags, Dismiss
 from impctl.engine.fixpoint.rows import (
     ALL,
     FIRST,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 # step, with columns at most chosen and renamed, and the step contains nothing else.
 
 _ROWS, _TABLE = -1, -2  # The sources of the step
+_INPUTS = 2
 
 
 class JoinedStep(Struct, frozen=True):
@@ -431,7 +432,7 @@ class ThinFronts:
         return result
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
-        """As `FixpointStep.out`; None where the first front is too large."""
+        """As `CircuitMoves.out`; None where the first front is too large."""
         front: list[int] = slots.tolist()
         self._begin()
         is_begun = False
@@ -445,7 +446,7 @@ class ThinFronts:
         return np.array(front, dtype=np.int64) if is_begun else None
 
     def come(self, slots: Ints, admit: Admit) -> tuple[Ints, Ints] | None:
-        """As `FixpointStep.come`, and the derivations to report; None where the first front is too
+        """As `CircuitMoves.come`, and the derivations to report; None where the first front is too
         large."""
         front: list[int] = slots.tolist()
         self._begin()
@@ -562,25 +563,22 @@ class ThinFronts:
         return columns[0] if self._is_single else zip(*columns, strict=True)
 
 
-class JoinedMoves:
+class JoinedMoves(CircuitMoves):
     """Moves front by front, by looking up the table's rows."""
 
     def __init__(
         self,
         plain: PlainStep,
-        by_step: FixpointStep,
+        step: Circuit,
         rank: AttributeId,
         touched: TouchedRows,
         report: DerivationTags,
         thin: int,
     ) -> None:
-        """`by_step` handles changes of the table that the rows do not determine; fronts of up to
-        `thin` rows are followed row by row."""
+        """Fronts of up to `thin` rows are followed row by row. The operators handle changes of the
+        table that the rows do not determine."""
+        super().__init__(step, _INPUTS, rank, touched, report)
         self._plain = plain
-        self._by_step = by_step
-        self._rank = rank
-        self._touched = touched
-        self._report = report
         self._most = thin
         self._partners = DeletedDerivations()
         self._thin: ThinFronts | None = None
@@ -596,10 +594,10 @@ class JoinedMoves:
         assert rows is not None, "there is one table, which changed"
         plain, touched = self._plain, self._touched
         if not plain.is_by_rows or len(rows) > touched.stored.arrangement.rows:
-            return self._by_step.changed(tables)
+            return super().changed(tables)
         key, head = (rows.columns[name] for name in (*plain.table.keys, *plain.names))
         if key.valid is not None or head.valid is not None:
-            return self._by_step.changed(tables)
+            return super().changed(tables)
         # The rank of a row follows from its key: the join is not used.
         both = Vector(touched.columns[0].type, np.concatenate([key.values, head.values]))
         bodies, heads = np.split(touched.slots_for([both], len(both)), 2)
@@ -607,7 +605,7 @@ class JoinedMoves:
         owners = ranks.nonzero()[0]
         heads, weights = heads[owners], rows.weights[owners]
         touched.count_in(heads, weights, ranks[owners] < touched.ranks[heads])
-        self._report.of_step(weights, [tag.take(owners) for tag in rows.tags])
+        self._report.add(weights, [tag.take(owners) for tag in rows.tags])
         plain.join.take_in(1 - plain.side, rows, len(owners))
         return heads
 
@@ -709,7 +707,7 @@ class JoinedMoves:
         for start, end in pairwise(borders):
             tags = self._runs[source[start]].batch.tags
             some = [tag.take(places[start:end]) for tag in tags]
-            self._report.of_step(weights[start:end], some)
+            self._report.add(weights[start:end], some)
 
     def _derived(self, slots: Ints) -> tuple[Ints, Ints]:
         """What these rows derive: which of them each derivation uses, and the derivations."""

@@ -53,7 +53,6 @@ from tests.compile.test_recursion import (
     Case,
     Row,
     case_of,
-    expected,
 )
 from tests.plan.random_fixpoints import make_fixpoint_trial, make_keyed_trial
 from tests.plan.trials import Trial, make_trial
@@ -497,7 +496,7 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
                 raise
             return
         ranked.step(changes)
-        assert sketches_of(query) == expected(case, tables)
+        assert sketches_of(query) == case.expected(tables)
         assert counts_of(query) == counts_of(ranked)
         if with_answer:
             assert kept_rows(query) == kept_rows(ranked)
