@@ -232,26 +232,14 @@ def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) ->
 # returned.
 
 
-class PieceChoice(Struct, frozen=True):
-    """The choice for one piece: bytes now and if kept, and why."""
-
-    name: str
-    mode: PieceMode
-    bytes: int
-    kept_bytes: int | None  # None if it may not be kept
-    reason: str
-
-
 class QueryChoice(Struct, frozen=True):
-    """The choice for one query: its pieces, bytes, and milliseconds a day, without shared reads."""
+    """The choice for one query: the mode of each piece and why, bytes, and milliseconds a day,
+    without shared reads."""
 
-    pieces: Mapping[str, PieceChoice]
+    modes: Modes
+    reasons: Mapping[str, str]
     bytes: int
     ms_per_day: float
-
-    @property
-    def modes(self) -> Modes:
-        return {name: piece.mode for name, piece in self.pieces.items()}
 
 
 class StateChoice(Struct, frozen=True):
@@ -359,12 +347,8 @@ def _repriced(models: Sequence[StateModel], modes: Sequence[Modes]) -> list[Stat
 
 
 def _query_choice(model: StateModel, modes: Modes) -> QueryChoice:
-    pieces = {}
-    for piece in model.pieces:
-        mode = modes[piece.name]
-        reason, kept = _reason(model, piece, mode), piece.sizes.get(PieceMode.KEPT)
-        pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
-    return QueryChoice(pieces, model.bytes_of(modes), per_day(model, modes))
+    reasons = {piece.name: _reason(model, piece, modes[piece.name]) for piece in model.pieces}
+    return QueryChoice(modes, reasons, model.bytes_of(modes), per_day(model, modes))
 
 
 def _reason(model: StateModel, piece: Piece, mode: PieceMode) -> str:

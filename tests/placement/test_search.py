@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
 from impctl.placement.model import (
     KindOfChange,
+    PieceMode,
     StateModel,
     per_day,
     per_day_together,
@@ -19,7 +20,6 @@ from impctl.placement.model import (
 from impctl.placement.search import (
     THIN,
     Frontier,
-    PieceChoice,
     StateChoice,
     added,
     choose,
@@ -201,11 +201,11 @@ def test_what_is_told_is_true(cases: range) -> None:
             result = choices([model], budget)
             query = result.queries["q0"]
             assert result.bytes == query.bytes == model.bytes_of(query.modes)
-            assert result.bytes == sum(piece.bytes for piece in query.pieces.values())
             assert query.ms_per_day == pytest.approx(per_day(model, query.modes), **CLOSE)
             assert result.ms_per_day == pytest.approx(query.ms_per_day)
             assert result.exceeds == (budget is not None and result.bytes > budget)
-            assert all(piece.reason for piece in query.pieces.values())
+            assert query.reasons.keys() == {piece.name for piece in model.pieces}
+            assert all(query.reasons.values())
             at = len(best) - 1 if budget is None else best.best_within(budget)
             assert result.bytes == best.bytes[at]
             assert result.ms_per_day == pytest.approx(best.cost[at], **CLOSE)
@@ -259,21 +259,20 @@ def test_the_correction_is_kept_only_where_it_helps() -> None:
 
 
 def test_reasons_name_the_change_and_what_it_costs() -> None:
-    def told(name: str, *costs: float, budget: int | None = None) -> PieceChoice:
-        return choices([reading("a", 10, *costs)], budget).queries["q0"].pieces[name]
+    def told(name: str, *costs: float, budget: int | None = None) -> tuple[PieceMode, str]:
+        query = choices([reading("a", 10, *costs)], budget).queries["q0"]
+        return query.modes[name], query.reasons[name]
 
-    kept, read = told("a.right", 41.0), told("a.right", 41.0, 0.5, budget=0)
-    assert kept.reason == (
-        "r changes 2 times a day, and each change takes 40 ms more if it is read"
+    assert told("a.right", 41.0) == (
+        KEPT,
+        "r changes 2 times a day, and each change takes 40 ms more if it is read",
     )
-    assert read.reason == (
-        "r changes once every 2 days, and each change takes 40 ms more because it is read"
+    assert told("a.right", 41.0, 0.5, budget=0) == (
+        READ,
+        "r changes once every 2 days, and each change takes 40 ms more because it is read",
     )
-    assert (kept.mode, kept.bytes, kept.kept_bytes) == (KEPT, 10, 10)
-    assert (read.mode, read.bytes, read.kept_bytes) == (READ, 0, 10)
-    unused = told("a.right", 0.0, 0.0)
-    assert (unused.mode, unused.reason) == (READ, "no change needs it")
-    assert told("a.left", 0.0).reason == "nothing can replace it"
+    assert told("a.right", 0.0, 0.0) == (READ, "no change needs it")
+    assert told("a.left", 0.0)[1] == "nothing can replace it"
 
 
 def test_bad_arguments() -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from impctl.compile.compile import Dataflow, compile_plan
-from impctl.compile.flows import Chooser, row_bytes
+from impctl.compile.flows import Chooser
 from impctl.data.schema import DATE, LONG
 from impctl.engine.aggregate import AggregateOperator
-from impctl.engine.join import JoinOperator
 from impctl.engine.linear import SelectOperator
 from impctl.placement.model import KindOfChange, Numbers, StateModel, state_model
-from impctl.plan.nodes import Plan
 from impctl.sketch.sketch import RangePartition
-from impctl.types import TableName
 from impctl.workload.load import load_workload
 from tests.compile.jointree.shapes import TPCH, core
 
@@ -52,28 +48,18 @@ def circuit(name: str) -> Dataflow:
 def compiled(
     name: str, chooser: Chooser | None = None, trees: dict[str, int] | None = None
 ) -> Dataflow:
+    """The circuit with the sketches of the workload, else on a key of the longest table."""
     query = _QUERIES[name]
     root = core(query.sql, TPCH)
-    return compiled_plan(root, dict(query.sketch), chooser, trees)
-
-
-def compiled_plan(
-    root: Plan,
-    asked: Mapping[TableName, str],
-    chooser: Chooser | None = None,
-    trees: dict[str, int] | None = None,
-) -> Dataflow:
-    """The circuit with the sketches that are asked for, else on a key of the longest table."""
-    longest = max((scan.table for scan in root.scans), key=lambda name: ROWS.get(name, 0))
+    longest = max((scan.table for scan in root.scans), key=ROWS.__getitem__)
     sketched = {}
     for scan in root.scans:
-        keys = sorted(a.name for a in scan.attributes if a.type == LONG)
-        attribute = asked.get(scan.table)
-        if not asked and scan.table == longest:
-            attribute = keys[0]
+        attribute = query.sketch.get(scan.table)
+        if not query.sketch and scan.table == longest:
+            attribute = min(a.name for a in scan.attributes if a.type == LONG)
         if attribute is not None:
-            kind = DATE if str(attribute).endswith("date") else LONG
-            sketched[scan.access] = RangePartition(scan.table, str(attribute), kind, (10, 20))
+            kind = DATE if attribute.endswith("date") else LONG
+            sketched[scan.access] = RangePartition(scan.table, attribute, kind, (10, 20))
     return compile_plan(root, sketched, {}, chooser, barriers=(), trees=trees)
 
 
@@ -83,69 +69,34 @@ def model(name: str) -> StateModel:
     return state_model(result, KINDS, numbers(result))
 
 
+_SHARES = {SelectOperator: 1 / 3, AggregateOperator: 1 / 4}
+"""Rows of an operator, as a share of those of its larger input."""
+
+
 def numbers(result: Dataflow) -> Numbers:
     """Rows, changes and bytes by the rules above."""
-    guess = _Guess(result)
-    sides = {
-        name: (wire, side)
-        for at, operator in enumerate(result.circuit)
-        if isinstance(operator, JoinOperator)
-        for (name, _), wire, side in zip(
-            operator.held_sides, result.circuit.wires[at], operator.sides, strict=True
-        )
-    }
-    keyed = {
-        keeper.name: at
-        for at, operator in enumerate(result.circuit)
-        for keeper in operator.arrangements()
-    }
+    operators, wires = tuple(result.circuit), result.circuit.wires
+    stored = {keeper.name: at for at, one in enumerate(operators) for keeper in one.arrangements()}
+    for operator, inputs in zip(operators, wires, strict=True):
+        stored |= {name: wire for (name, _), wire in zip(operator.held_sides, inputs, strict=False)}
 
-    def size(name: str) -> int:
-        if name in sides:
-            wire, side = sides[name]
-            return int(guess.rows(wire) * row_bytes(side.columns, side.accesses))
-        # Of what is kept no filter is stored.
-        return int(guess.rows(keyed[name]) * _BYTES) if name in keyed else 0
+    @cache
+    def rows(wire: int) -> float:
+        if wire < 0:
+            return float(ROWS[result.sources[-1 - wire].table])
+        return max(map(rows, wires[wire])) * _SHARES.get(type(operators[wire]), 1.0)
+
+    @cache
+    def changed(wire: int, kind: KindOfChange) -> float:
+        if wire < 0:
+            table = result.sources[-1 - wire].table
+            return _CHANGED.get(table, 5.0) if table in kind.tables else 0.0
+        return sum(changed(below, kind) * rows(wire) / rows(below) for below in wires[wire])
 
     return Numbers(
-        rows=guess.rows,
-        changed=guess.changed,
-        bytes=size,
+        rows=rows,
+        changed=changed,
+        # Of what is kept no filter is stored.
+        bytes=lambda name: int(rows(stored[name]) * _BYTES) if name in stored else 0,
         fresh=lambda side, kind: 0.95 if len(kind.tables) > 1 else 0.0,
     )
-
-
-class _Guess:
-    def __init__(self, result: Dataflow) -> None:
-        self._tables: Sequence[TableName] = [source.table for source in result.sources]
-        self._operators = tuple(result.circuit)
-        self._wires = result.circuit.wires
-
-    def rows(self, wire: int) -> float:
-        base, share = self._sized(wire)
-        return base * share
-
-    def _sized(self, wire: int) -> tuple[float, float]:
-        if wire < 0:
-            return ROWS.get(self._tables[-1 - wire], 1000), 1.0
-        operator = self._operators[wire]
-        below = [self._sized(one) for one in self._wires[wire]]
-        base, share = max(below)
-        if isinstance(operator, SelectOperator):
-            return base, share / 3
-        if isinstance(operator, JoinOperator):
-            return base, below[0][1] * below[1][1]
-        if isinstance(operator, AggregateOperator):
-            return max(1.0, base / 4), share
-        return base, share
-
-    def changed(self, wire: int, kind: KindOfChange) -> float:
-        if wire < 0:
-            table = self._tables[-1 - wire]
-            return _CHANGED.get(table, 5.0) if table in kind.tables else 0.0
-        operator = self._operators[wire]
-        each = [
-            self.changed(one, kind) * self.rows(wire) / max(1e-9, self.rows(one))
-            for one in self._wires[wire]
-        ]
-        return sum(each) * (2 if isinstance(operator, AggregateOperator) else 1)

@@ -299,28 +299,28 @@ def _pieces(weighed: WeighedState, query: QueryName, stays: bool) -> Iterator[Pl
 
     if query not in weighed.queries:
         return
-    opened = weighed.queries[query]
+    opened, choice = weighed.queries[query], weighed.choice.queries[query]
     optional = {side.side for side in opened.compiled.pieces if Strategy.FILES in side.readers}
     optional |= weighed.sizes[query].keys()
-    known = {piece.name: piece for piece in weighed.models[query].pieces}
-    for piece in weighed.choice.queries[query].pieces.values():
-        if piece.name in optional and piece.kept_bytes is not None:
-            mode, now = piece.mode, weighed.now[query][piece.name]
-            size, reason, buffer = piece.bytes, piece.reason, weighed.sizes[query].get(piece.name)
-            if stays and mode is not now:
-                size = known[piece.name].sizes[now]
-                mode, reason = now, f"{_STAYS}{reason}"
-            if stays:
-                buffer = opened.reopened.meta.buffers.get(piece.name)
-            yield PlannedPiece(
-                piece.name,
-                known[piece.name].word(mode),
-                known[piece.name].word(now),
-                size,
-                piece.kept_bytes,
-                reason,
-                buffer if mode is PieceMode.BOUNDED else None,
-            )
+    for piece in weighed.models[query].pieces:
+        kept_bytes = piece.sizes.get(PieceMode.KEPT)
+        if piece.name not in optional or kept_bytes is None:
+            continue
+        mode, now = choice.modes[piece.name], weighed.now[query][piece.name]
+        reason, buffer = choice.reasons[piece.name], weighed.sizes[query].get(piece.name)
+        if stays and mode is not now:
+            mode, reason = now, f"{_STAYS}{reason}"
+        if stays:
+            buffer = opened.reopened.meta.buffers.get(piece.name)
+        yield PlannedPiece(
+            piece.name,
+            piece.word(mode),
+            piece.word(now),
+            piece.sizes[mode],
+            kept_bytes,
+            reason,
+            buffer if mode is PieceMode.BOUNDED else None,
+        )
 
 
 # Whether to choose state again. Law: a new choice is made if the budget or what queries specify
@@ -751,7 +751,7 @@ def converted(ctx: Context, store: Store, weighed: WeighedState, name: str) -> l
         return []
     sides = [side.side for side in query.compiled.pieces]
     sides += [buffer.piece for buffer in query.compiled.buffers if buffer.piece not in sides]
-    reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
+    reasons = {side: choice.reasons[side] for side in sides if side in choice.reasons}
     ctx.reporter.step(f"reducing the state of {name} to the budget")
     try:
         convert(ctx, store, query, wanted, reasons)

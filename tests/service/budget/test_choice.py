@@ -398,7 +398,7 @@ def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     assert not unheld
     # Told is what comes of it by how often changes come, not by how often they were thought to.
     assert held.ms_per_day == per_day(models["q"], held.queries["q"].modes)
-    assert "s changes once a day" in held.queries["q"].pieces["left"].reason
+    assert "s changes once a day" in held.queries["q"].reasons["left"]
     for chances in ((1.0, 0.05), (1.0, 0.0)):
         again, nothing = chosen_within(models, 11, bound, chances)
         assert again.queries["q"].modes == plain.queries["q"].modes

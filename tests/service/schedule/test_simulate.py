@@ -250,7 +250,7 @@ def test_what_makes_no_sense_is_refused(cli: Cli, words: Words, said: str) -> No
 def test_other_budgets_are_compared_with_what_is_read_now(cli: Cli, wall: Wall) -> None:
     cli.good("capture", "--disk", "0")
     rng = random.Random(9)
-    for _ in range(4):
+    for _ in range(3):
         wall.now += 60.0
         wall.commit(cli.folder, "t", some(rng, 3, "x"))
         cli.good("maintain")
