@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
@@ -262,18 +262,14 @@ class RangeFilter(Struct, frozen=True):
 
 
 def range_filter(
-    ranges: RangeSet,
-    partition: RangePartition,
-    *,
-    limit: int = MAX_INTERVALS,
-    rows: Sequence[int] | None = None,
+    ranges: RangeSet, partition: RangePartition, *, limit: int = MAX_INTERVALS
 ) -> RangeFilter:
     """The filter for a sketch: at least every value of its ranges, in at most `limit` intervals.
-    The smallest gaps are closed first, which only adds values (superset lemma of Niu et al., PVLDB
-    2021). The size of a gap is its rows if `rows` per range are given, else its ranges."""
+    The gaps of fewest ranges are closed first, which only adds values (superset lemma of Niu et
+    al., PVLDB 2021)."""
     runs = _runs([f for f in ranges.ids if f != partition.null_range])
     gaps = [
-        (sum(rows[end + 1 : start]) if rows is not None else start - end - 1, index)
+        (start - end - 1, index)
         for index, ((_, end), (start, _)) in enumerate(zip(runs, runs[1:], strict=False))
     ]
     closed = {index for _, index in sorted(gaps)[: max(0, len(runs) - limit)]}

@@ -41,7 +41,8 @@ _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 class AggregateCollector(Struct):
     """Collects the aggregate calls of expressions; an `ExprReader.special`."""
 
-    calls: list[p.AggregateCall] = field(default_factory=list)
+    calls: dict[p.AggregateCall, int] = field(default_factory=dict)
+    """Each call once, with its number."""
 
     def __call__(self, reader: ExprReader, node: Node) -> Expr | None:
         if reader.in_aggregate:
@@ -49,9 +50,7 @@ class AggregateCollector(Struct):
         call = _read_aggregate(reader, node)
         if call is None:
             return None
-        if call not in self.calls:
-            self.calls.append(call)
-        identity = f"{_PLACEHOLDER}{self.calls.index(call)}"
+        identity = f"{_PLACEHOLDER}{self.calls.setdefault(call, len(self.calls))}"
         kind = result_type(call) or other("unknown")
         return ColumnRef(identity, kind, call_is_nullable(call), span=call.span)
 

@@ -170,8 +170,11 @@ class ExprReader(Struct, frozen=True):
     ) -> e.Expr | None:
         """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as Spark
         functions."""
+        # Arithmetic gives numbers; finding the types of all parts of a long sum would be quadratic.
+        if not isinstance(node, exp.Add | exp.Sub) or isinstance(left, e.Arithmetic):
+            return None
         kind, step = type_of(left), node.expression
-        if not isinstance(node, exp.Add | exp.Sub) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+        if kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             return None
         is_sum = isinstance(node, exp.Add)
         if kind != DATE:

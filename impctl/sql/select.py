@@ -692,7 +692,7 @@ def read_qualify(
     if fresh.aggregates.calls:
         raise reader.text.unsupported(
             "an aggregate function in QUALIFY",
-            fresh.aggregates.calls[0].span or node.this,
+            next(iter(fresh.aggregates.calls)).span or node.this,
             hint="Spark does not accept it either; select it under an alias, and use the alias",
         )
     if not windows.calls:

@@ -124,25 +124,21 @@ def runs(ids: set[int]) -> int:
 
 
 @st.composite
-def sketches(draw: st.DrawFn) -> tuple[RangePartition, set[int], int, list[int] | None]:
+def sketches(draw: st.DrawFn) -> tuple[RangePartition, set[int], int]:
     partition = tens(draw(st.integers(1, 90)))
     ids = draw(st.sets(st.integers(0, partition.size - 1)))
     if draw(st.booleans()):
         ids |= set(range(0, partition.size, 2))
-    limit = draw(st.sampled_from([1, 2, 5, MAX_INTERVALS]))
-    rows = draw(st.none() | st.lists(st.integers(0, 9), min_size=partition.size - 1))
-    if rows is not None:
-        rows = (rows * partition.size)[: partition.size]
-    return partition, ids, limit, rows
+    return partition, ids, draw(st.sampled_from([1, 2, 5, MAX_INTERVALS]))
 
 
 @pytest.mark.slow
 @given(sketches())
 def test_intervals_let_every_value_through_and_are_in_order_and_apart(
-    case: tuple[RangePartition, set[int], int, list[int] | None],
+    case: tuple[RangePartition, set[int], int],
 ) -> None:
-    partition, ids, limit, rows = case
-    result = range_filter(RangeSet.of(ids, partition.size), partition, limit=limit, rows=rows)
+    partition, ids, limit = case
+    result = range_filter(RangeSet.of(ids, partition.size), partition, limit=limit)
     values = [*range(-15, 10 * partition.ranges + 15), -(2**63), 2**63 - 1]
     ranges = partition.range_ids_of(Vector(LONG, np.array(values)))
     read = [lets_through(result, value) for value in values]
@@ -164,13 +160,10 @@ def test_at_most_32_by_default() -> None:
     assert len(range_filter(every_other, partition).intervals) == MAX_INTERVALS == 32
 
 
-def test_the_gap_with_the_fewest_rows_is_closed_first() -> None:
+def test_the_gap_of_the_fewest_ranges_is_closed_first() -> None:
     partition = tens(7)
-    chosen = RangeSet.of([0, 3, 5], partition.size)
-    by_width = range_filter(chosen, partition, limit=2)
-    assert by_width.intervals == (Interval(None, 10), Interval(30, 60))
-    by_rows = range_filter(chosen, partition, limit=2, rows=[5, 1, 1, 5, 9, 5, 5])
-    assert by_rows.intervals == (Interval(None, 40), Interval(50, 60))
+    result = range_filter(RangeSet.of([0, 3, 5], partition.size), partition, limit=2)
+    assert result.intervals == (Interval(None, 10), Interval(30, 60))
 
 
 @pytest.mark.parametrize(
