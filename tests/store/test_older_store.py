@@ -82,9 +82,10 @@ class Stored:
         """The reason codes of the results."""
         return {result["reason_code"] for result in self._run("maintain", self.sql)}
 
-    def answers(self) -> dict[str, Counter[tuple[object, ...]]]:
-        """The rows of each query."""
-        results = [self._run("query", [name], "--by", by)[0] for name, by in self.by.items()]
+    def answers(self, *ways: str) -> dict[str, Counter[tuple[object, ...]]]:
+        """The rows of each query that is answered in one of these ways."""
+        some = [(name, by) for name, by in self.by.items() if by in ways]
+        results = [self._run("query", [name], "--by", by)[0] for name, by in some]
         return {result["query"]: Counter(map(tuple, result["rows"])) for result in results}
 
     def answers_by_duckdb(self) -> dict[str, Counter[tuple[object, ...]]]:
@@ -176,19 +177,19 @@ def shrink() -> None:
 
 def test_queries_continue_or_are_recaptured_openly(cli: Cli) -> None:
     stored = Stored(cli)
-    answers = stored.answers()
-    assert answers == stored.answers_by_duckdb()
+    answers = stored.answers_by_duckdb()
+    assert stored.answers("state").items() <= answers.items()
     assert RECAPTURED or stored.maintain() == {"up_to_date"}
 
     grow()
     assert "up_to_date" not in stored.maintain()
     assert stored.sketches() == stored.fresh_sketches()
-    grown = stored.answers()
+    grown = stored.answers("state", "engine")
     assert grown == stored.answers_by_duckdb()
     assert not [name for name in grown if grown[name] == answers[name]]
 
     shrink()
-    shrunk = stored.answers()  # asking maintains first
+    shrunk = stored.answers("state", "engine")  # asking maintains first
     assert shrunk == stored.answers_by_duckdb()
     assert not [name for name in shrunk if shrunk[name] == grown[name]]
     assert stored.sketches() == stored.fresh_sketches()
