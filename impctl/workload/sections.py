@@ -214,9 +214,11 @@ def is_table_name(name: str) -> bool:
     return re.fullmatch(TABLE_PATTERN, name) is not None
 
 
-def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
+def refuse_name(
+    node: Node, name: str, what: str, reading: FileReading, hint: str = NAME_HINT
+) -> None:
     """Report that `name` cannot name `what`."""
-    reading.report(node, f"{written_at(node, name)} cannot be the name of {what}", NAME_HINT)
+    reading.report(node, f"{written_at(node, name)} cannot be the name of {what}", hint)
 
 
 def _declared_table(written: str, node: Node, path: str, reading: FileReading) -> TableName | None:
@@ -442,8 +444,7 @@ def _add_name(
     """Register the name for the table, or report a problem."""
     full = reading.names.full(name_parts(written) or ())
     if not is_table_name(written) or full is None:
-        problem = f"{written_at(node, written)} cannot be the name of a table"
-        reading.report(node, problem, _NAME_HINT)
+        refuse_name(node, written, "a table", reading, _NAME_HINT)
         return
     known = names.setdefault(full, table)
     if known != table:
@@ -513,9 +514,8 @@ def read_views(node: Node | None, reading: FileReading) -> Mapping[FullName, Vie
     for name, entry in (reading.entries(node, "`views`") or {}).items():
         full = reading.names.full(name_parts(name) or ())
         if not is_table_name(name):
-            problem = f"{written_at(entry.key, name)} cannot be the name of a view"
             hint = "use letters, digits and `_`, in at most three parts separated by dots"
-            reading.report(entry.key, problem, hint)
+            refuse_name(entry.key, name, "a view", reading, hint)
         sql = _read_sql(entry.value, inside("`views`", name), reading)
         if full is None or sql is None:
             continue
@@ -587,8 +587,22 @@ def _read_boundaries(
         return None
     read = [_read_boundary(element, path, reading) for element in elements]
     values = tuple(value for value in read if value is not None)
-    is_valid = len(values) == len(read) and _increase(values, elements, path, reading)
-    return values if is_valid else None
+    if len(values) < len(read):
+        return None
+    kinds = [_order_kind(value) for value in values]
+    other = next((at for at, kind in enumerate(kinds) if kind != kinds[0]), None)
+    if other is not None:
+        problem = f"Values of {path} must be of one type, not {kinds[0]} and {kinds[other]}"
+        reading.report(elements[other], problem, "write all of them with quotes, or all without")
+        return None
+    descents = [_first_descent(ordered) for ordered in (values, _as_decimals(values)) if ordered]
+    if None in descents:
+        return values
+    at = descents[-1]
+    assert at is not None
+    problem = f"Values of {path} must increase, but number {at + 1} does not"
+    reading.report(elements[at], problem, "sort the boundaries and remove duplicates")
+    return None
 
 
 def _read_boundary(node: Node, path: str, reading: FileReading) -> BoundaryLiteral | None:
@@ -609,27 +623,6 @@ def _read_boundary(node: Node, path: str, reading: FileReading) -> BoundaryLiter
     return value
 
 
-def _increase(
-    values: Sequence[BoundaryLiteral], nodes: Sequence[Node], path: str, reading: FileReading
-) -> bool:
-    kinds = [_order_kind(value) for value in values]
-    for kind, node in zip(kinds, nodes, strict=True):
-        if kind != kinds[0]:
-            problem = f"Values of {path} must be of one type, not {kinds[0]} and {kind}"
-            reading.report(node, problem, "write all of them with quotes, or all without")
-            return False
-    position = _first_descent(values)
-    numbers = _as_decimals(values)
-    if position is not None and numbers is not None:
-        position = _first_descent(numbers)
-    if position is None:
-        return True
-    problem = f"Values of {path} must increase, but number {position + 1} does not"
-    hint = "sort the boundaries and remove duplicates"
-    reading.report(nodes[position], problem, hint)
-    return False
-
-
 def _order_kind(value: BoundaryLiteral) -> str:
     match value:
         case int() | float():
@@ -647,14 +640,14 @@ def _first_descent(values: Sequence[Any]) -> int | None:
     return next((position for position, (low, high) in pairs if not low < high), None)
 
 
-def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
-    """The values as decimals if all of them are texts of a finite number."""
+def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal]:
+    """The values as decimals if all of them are texts of a finite number; else none."""
     try:
         numbers = [Decimal(value.strip()) for value in values if isinstance(value, str)]
     except InvalidOperation:
-        return None
+        return []
     is_finite = all(number.is_finite() for number in numbers)
-    return numbers if is_finite and len(numbers) == len(values) else None
+    return numbers if is_finite and len(numbers) == len(values) else []
 
 
 # The sections `queries` and `defaults`. Law: a default that cannot be combined with a setting of
@@ -760,9 +753,8 @@ def _read_params(
     params: dict[str, ParameterValue | ParameterMoves] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
         if re.fullmatch(IDENTIFIER_PATTERN, name) is None:
-            problem = f"{written_at(entry.key, name)} cannot be the name of a parameter"
             hint = "use letters, digits and `_`, and do not start with a digit"
-            reading.report(entry.key, problem, hint)
+            refuse_name(entry.key, name, "a parameter", reading, hint)
         value = _read_param(entry.value, inside(path, name), reading)
         if value is not None:
             params[name] = value
