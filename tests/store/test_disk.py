@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.errors import ImpctlError, StateCorruptError, StorageError, UsageError
-from impctl.store.catalog import FORMAT_VERSION
+from impctl.errors import ImpctlError, StateCorruptError, StorageError
 from impctl.store.disk import BENCH_SCRATCH, abandoned, remove_abandoned, scratch_folder
 from impctl.store.records import Leftover, Run, StoredQuery
 from impctl.store.store import Store
@@ -539,14 +538,6 @@ def test_a_removal_that_is_cut_short_is_taken_up_by_the_next(
         (left,) = abandoned([tmp_path])
         assert remove_abandoned(left, FailingDisk(no_space))
         at += 1
-
-
-@pytest.mark.parametrize("create", [True, False])
-def test_a_newer_format_is_refused_with_a_hint(root: Path, create: bool) -> None:
-    in_catalog(root, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
-    with refused(UsageError, "store_format_newer", f"format {FORMAT_VERSION + 1}") as caught:
-        Store.open(root, create=create)
-    assert "upgrade" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

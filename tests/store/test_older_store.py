@@ -239,24 +239,6 @@ def _contents() -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in kept}
 
 
-@pytest.mark.skipif("answer" in RECAPTURED, reason="its state is not used")
-def test_damaged_state_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bit is flipped in the rows of the materialized result, which have a file of their own."""
-    (file,) = Path(".impctl", "state").iterdir()
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    monkeypatch.delenv("IMPCTL_SKETCH")  # `always` would read the table anyway
-    refused = cli("query", "--query", "answer", "--by", "state")
-    assert (refused.code, refused.error["code"]) == (7, "state_corrupt")
-    answered = cli.good("query", "--query", "answer")
-    assert "`answer`" in " ".join(answered.document["warnings"])
-    (result,) = answered.results
-    cli.good("capture", "--query", "answer")
-    (again,) = cli.good("query", "--query", "answer", "--by", "state").results
-    assert Counter(map(tuple, again["rows"])) == Counter(map(tuple, result["rows"]))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
 def test_entries_that_this_release_does_not_write_are_state_corrupt(cli: Cli, step: int) -> None:
