@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl.errors import TableError
-from impctl.forecast import KEPT, Commit, History, effective_times
+from impctl.forecast import Commit, History, effective_times
 from impctl.tables import source as module
 from impctl.tables.changes import read_changes
 from impctl.tables.log import (
@@ -321,15 +321,18 @@ def test_in_pieces_as_at_once_and_each_entry_is_read_once(
     assert sorted(read) == list(range(20))
 
 
-def test_no_more_than_the_latest_are_kept_or_read(growing_path: Path) -> None:
-    add_entries(growing_path, range(1, KEPT + 30))
+def test_no_more_than_the_latest_are_kept_or_read(
+    growing_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("impctl.tables.log.KEPT", 50)
+    add_entries(growing_path, range(1, 80))
     result = of(growing_path)
-    assert [e.version for e in result.arrivals] == list(range(30, KEPT + 30))
+    assert [e.version for e in result.arrivals] == list(range(30, 80))
     assert result.since == 1e9 + 30
     assert result.arrivals[0].is_after_gap
-    add_entries(growing_path, range(KEPT + 30, KEPT + 40))
+    add_entries(growing_path, range(80, 90))
     later = of(growing_path, result)
-    assert [e.version for e in later.arrivals] == list(range(40, KEPT + 40))
+    assert [e.version for e in later.arrivals] == list(range(40, 90))
     assert later.since == 1e9 + 40
     assert not any(e.is_after_gap for e in later.arrivals)
 

@@ -264,20 +264,6 @@ def make(folder: Path, group: int) -> str:
     return handmade.create(folder, {"x": handmade.LONG}, file)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("group", [1, 3, 10])
-@pytest.mark.parametrize("deleted", [[], [0], [2, 3, 9], [4, 5, 6, 7], list(range(ROWS))])
-def test_deleted_rows_are_left_out_of_each_group(
-    tmp_path: Path, group: int, deleted: list[int]
-) -> None:
-    snapshot = open_source("t", make(tmp_path, group)).snapshot()
-    (file,) = snapshot.files
-    less = replace(file, deleted=np.array(deleted, np.int64))
-    concat_tables = pa.concat_tables(read_batches(snapshot, ["x"], [less]))
-    assert concat_tables.equals(read_rows(snapshot, ["x"], [less]))
-    assert concat_tables.column("x").to_pylist() == [x for x in range(ROWS) if x not in deleted]
-
-
 @pytest.mark.parametrize("read", [read_rows, lambda *of: list(read_batches(*of))])
 def test_a_vector_of_another_file_is_refused(tmp_path: Path, read: Callable[..., Any]) -> None:
     snapshot = open_source("t", make(tmp_path, 3)).snapshot()
