@@ -24,9 +24,9 @@ from impctl.data.schema import Kind, SqlType
 from impctl.errors import EvaluationError, ImpctlError, Location, UnsupportedError
 from impctl.expr import nodes as e
 from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, open_source
 from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
-from impctl.tables.write.maintenance import create_table
 from impctl.tables.write.rows import match_rows
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import is_true
@@ -563,9 +563,9 @@ NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = Location("w.yaml", 7, 9)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    folder = str(tmp_path / "t")
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    path = tmp_path_factory.mktemp("one row") / "t"
     table = pa.table(
         {
             "town": ["Rome"],
@@ -574,19 +574,19 @@ def path(tmp_path: Path) -> str:
             "size": [1],
         }
     )
-    create_table(folder, table)
-    return folder
+    write_deltalake(path, table)
+    return open_source("t", str(path)).snapshot()
 
 
-def set_to(path: str, column: str, written: str) -> object:
-    request = UpdateRequest("t", UPDATE, assignments={column: written}, places={column: PLACE})
-    assert apply_update(open_source("t", path), request).updated == 1
-    return read_rows(open_source("t", path).snapshot(), [column]).column(column)[0].as_py()
+def set_to(snapshot: Snapshot, column: str, written: str) -> object:
+    matched = match_rows(snapshot, None, {column: written}, {column: PLACE})
+    assert (matched.rows, matched.assigned) == (1, (column,))
+    return matched.values.column("v0")[0].as_py()
 
 
-def refused(path: str, column: str, written: str) -> ImpctlError:
+def refused(snapshot: Snapshot, column: str, written: str) -> ImpctlError:
     with pytest.raises(ImpctlError) as caught:
-        set_to(path, column, written)
+        set_to(snapshot, column, written)
     assert caught.value.location == PLACE
     return caught.value
 
@@ -607,13 +607,15 @@ def refused(path: str, column: str, written: str) -> ImpctlError:
         ("at", "'2026-01-01T00:00:00Z'", NEW_YEAR),
     ],
 )
-def test_what_the_hint_says_is_taken(path: str, column: str, written: str, meant: object) -> None:
-    error = refused(path, column, written)
+def test_what_the_hint_says_is_taken(
+    snapshot: Snapshot, column: str, written: str, meant: object
+) -> None:
+    error = refused(snapshot, column, written)
     hinted = re.search(
         r'values of `set` are SQL expressions: write this one as "(.*?)"', str(error.hint)
     )
     assert hinted is not None, error.hint
-    assert set_to(path, column, hinted[1]) == meant
+    assert set_to(snapshot, column, hinted[1]) == meant
 
 
 @pytest.mark.parametrize(
@@ -636,12 +638,12 @@ def test_what_the_hint_says_is_taken(path: str, column: str, written: str, meant
     ],
 )
 def test_of_other_faults_it_says_no_literal(
-    path: str, column: str, written: str, hint: str
+    snapshot: Snapshot, column: str, written: str, hint: str
 ) -> None:
-    result = str(refused(path, column, written).hint)
+    result = str(refused(snapshot, column, written).hint)
     assert re.search(hint, result), result
     assert "write this one as" not in result
 
 
-def test_the_key_is_named(path: str) -> None:
-    assert "`set` of `t.town` cannot be used" in refused(path, "town", "Berlin").message
+def test_the_key_is_named(snapshot: Snapshot) -> None:
+    assert "`set` of `t.town` cannot be used" in refused(snapshot, "town", "Berlin").message
