@@ -18,7 +18,7 @@ from impctl.compile.buffers import KEEP_ALL
 from impctl.errors import ImpctlWarning, TableError
 from impctl.service import advice, capture, maintenance_plan
 from impctl.tables.write import maintenance as writing
-from impctl.tables.write.maintenance import create_table
+from impctl.tables.write.maintenance import create_laid_out_table, create_table
 from tests.behaviour.recursive_workload import network
 from tests.support.run_cli import Capsys, Cli, CliOf, MonkeyPatch
 
@@ -37,10 +37,17 @@ def told(tmp_path: Path, monkeypatch: MonkeyPatch) -> Told:
     monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 10_000)
 
     def told(
-        values: np.ndarray, having: str, ranges: str = "ranges: 20", files: int = FILES
+        values: np.ndarray,
+        having: str,
+        ranges: str = "ranges: 20",
+        files: int = FILES,
+        small_files: int = 0,
     ) -> list[str]:
-        for part in np.array_split(values, files):
-            write_deltalake(str(tmp_path / "t"), pa.table({"g": part}), mode="append")
+        parts = (pa.table({"g": part}) for part in np.array_split(values, files))
+        create_laid_out_table(str(tmp_path / "t"), parts)
+        for _ in range(small_files):
+            rows = pa.table({"g": np.array([0, 500, 999])})
+            write_deltalake(str(tmp_path / "t"), rows, mode="append")
         (tmp_path / "w.yaml").write_text(
             f"version: 1\ntables: {{t: {{path: t}}}}\npartitions: {{t: {{g: {{{ranges}}}}}}}\n"
             f"queries: {{q: {{sql: 'SELECT g, COUNT(*) n FROM t GROUP BY g HAVING {having}'}}}}\n"
@@ -96,11 +103,8 @@ def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(told: Told) -> N
     assert "skips almost nothing" in result
 
 
-def test_small_files_of_many_commits_are_told(told: Told, tmp_path: Path) -> None:
-    for _ in range(15):
-        rows = pa.table({"g": np.array([0, 500, 999])})
-        write_deltalake(str(tmp_path / "t"), rows, mode="append")
-    (result,) = told(np.sort(groups(40_000)), "g < 30", files=10)
+def test_small_files_of_many_commits_are_told(told: Told) -> None:
+    (result,) = told(np.sort(groups(40_000)), "g < 30", files=10, small_files=15)
     assert "skips none of the 15 small files (of 25)" in result
     assert "OPTIMIZE" in result
 

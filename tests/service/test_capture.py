@@ -532,15 +532,11 @@ LEFT = {
 """Month 2 has the days from 60 to 89, in files of the days 60-79 and 80-99."""
 
 
-@pytest.mark.parametrize("query", ["month", "asked", "kept", "twice"])
-def test_files_that_are_left_of_both_sides(joins: Cli, query: str) -> None:
+def test_files_that_are_left_of_both_sides(joins: Cli, monkeypatch: MonkeyPatch) -> None:
     """Each side narrows the other one, but one that keeps its rows is read whole, and so is a
-    table of which only one access has a condition."""
-    assert left(joins, query) == LEFT[query]
-
-
-def test_few_keys_are_read_of_the_smaller_side(joins: Cli, monkeypatch: MonkeyPatch) -> None:
-    assert left(joins, "read") == LEFT["read"]
+    table of which only one access has a condition. Few keys are read of the smaller side."""
+    for query, expected in LEFT.items():
+        assert left(joins, query) == expected, query
     monkeypatch.setattr(filters, "_TIMES_AS_LARGE", 1)
     for query in ("read", "month"):
         assert left(joins, query) == LEFT[query]

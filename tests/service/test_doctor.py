@@ -483,6 +483,13 @@ def test_what_is_written_passes_check(impctl: Init, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == written
 
 
+def can_be_pasted(impctl: Init, result: dict[str, Any]) -> None:
+    """The commands that are printed name the file as a shell reads it."""
+    commands = [shlex.split(command)[1:] for command in result["next_commands"]]
+    assert {words[1] for words in commands} == {result["file"]}
+    assert impctl(*commands[0])[0] == 0
+
+
 @pytest.mark.slow
 def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> None:
     rows = pa.table(
@@ -495,26 +502,15 @@ def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> N
     folders = ('we ird $sal"es', "select", "123", "sub/select", "Select")
     for folder in folders:
         create_table(str(tmp_path / folder), rows)
-    code, document = impctl("init", *folders, "--out", "x/w.yaml")
+    code, document = impctl("init", *folders, "--out", "my files/w.yaml")
     assert code == 0, document
+    can_be_pasted(impctl, document["results"][0])
     tables = ["we_ird_sal_es", "select", "t_123", "select_2", "Select_3"]
     assert document["results"][0]["tables"] == tables
-    code, document = impctl("check", "x/w.yaml")
+    code, document = impctl("check", "my files/w.yaml")
     supported = [entry["supported"] for entry in document["results"]]
     assert (code, supported) == (0, [True] * 5)
-    assert impctl("capture", "x/w.yaml")[0] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [["visits", "--out", "my files/w.yaml"], ["--demo", "a $demo"]])
-def test_printed_commands_can_be_pasted(impctl: Init, tmp_path: Path, words: list[str]) -> None:
-    create_table(str(tmp_path / "visits"), VISITS)
-    code, document = impctl("init", *words)
-    (result,) = document["results"]
-    assert code == 0
-    for command in result["next_commands"]:
-        assert shlex.split(command)[2] == result["file"], command
-    assert impctl(*shlex.split(result["next_commands"][0])[1:])[0] == 0
+    assert impctl("capture", "my files/w.yaml")[0] == 0
 
 
 def test_a_group_by_column_of_any_name_works(impctl: Init, tmp_path: Path) -> None:
@@ -596,6 +592,7 @@ def test_the_demo_by_the_commands_it_prints(impctl: Init, tmp_path: Path) -> Non
     assert answers["changes"]["results"][0]["rows"] == [["insert", 1, 90000001, "449100.00"]]
     assert {one["reason_code"] for one in answers["maintain"]["results"]} == {"incremental"}
     assert impctl("init", "--demo")[0] == 2
+    can_be_pasted(impctl, impctl("init", "--demo", "a $demo")[1]["results"][0])
 
 
 @pytest.mark.spark

@@ -54,6 +54,16 @@ queries:
       JOIN days c ON b.src = c.src GROUP BY a.src HAVING COUNT(*) > 2
     join: spark
     policy: strict
+  pairs:
+    sql: >-
+      SELECT a.src, COUNT(*) AS n FROM links a JOIN links b ON a.src = b.src
+      JOIN links c ON c.src = b.src GROUP BY a.src HAVING COUNT(*) > 0
+    join: index
+  reach:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT src FROM links WHERE src = 0 UNION
+      SELECT l.src FROM r JOIN links l ON r.n + 1 = l.src) SELECT n FROM r
+  today: {sql: "SELECT src, COUNT(*) AS n FROM links WHERE day = current_date() GROUP BY src"}
   numbered:
     sql: >-
       SELECT src, r FROM (SELECT src, COUNT(*) OVER (PARTITION BY src ORDER BY cost, seen_at)
@@ -388,102 +398,58 @@ def test_partners_that_spark_reads_are_live(cli: Cli) -> None:
             assert (entry["covers"], entry["slack"], entry["results_equal"]) == (True, 0, True)
 
 
-FEWER = """\
-version: 1
-tables:
-  links: {path: links, expiry: {column: seen_at, after: 1 hour}}
-  days: {path: links, expiry: {column: day, after: 2d}}
-partitions: {links: {src: {boundaries: [1, 2]}}, days: {src: {boundaries: [1, 2]}}}
-queries:
-  pairs:
-    sql: >-
-      SELECT a.src, COUNT(*) AS n FROM links a JOIN links b ON a.src = b.src
-      JOIN links c ON c.src = b.src GROUP BY a.src HAVING COUNT(*) > 0
-    join: index
-  reach:
-    sql: >-
-      WITH RECURSIVE r(n) AS (SELECT src FROM links WHERE src = 0 UNION
-      SELECT l.src FROM r JOIN links l ON r.n + 1 = l.src) SELECT n FROM r
-  daily: {sql: "SELECT src, COUNT(*) AS n FROM days GROUP BY src HAVING COUNT(*) > 0"}
-  today: {sql: "SELECT src, COUNT(*) AS n FROM links WHERE day = current_date() GROUP BY src"}
-store: st
-"""
-
-
-def _rows(*times: datetime) -> pa.Table:
-    columns = {
-        "src": pa.array([at % 3 for at in range(len(times))], pa.int64()),
-        "seen_at": pa.array(times, pa.timestamp("us", tz="UTC")),
-        "day": pa.array([time.date() for time in times], pa.date32()),
-    }
-    return pa.table(columns)
-
-
-@pytest.fixture
-def fewer(cli_once: CliOnce) -> Cli:
-    def write(folder: Path) -> None:
-        write_files(folder, FEWER, links=_rows(*(NOON - timedelta(minutes=m) for m in range(9))))
-        later = _rows(*[NOON + timedelta(hours=9)] * 3)
-        write_deltalake(str(folder / "links"), later, mode="append")
-
-    return cli_once("fewer expire", write)
-
-
-AT_NOON = ("--now", NOON.isoformat())
-
-
-def test_rows_and_files_are_told_once_however_often_their_table_is_read(fewer: Cli) -> None:
-    fewer.good("capture", "--query", "pairs", *AT_NOON)
-    ran = fewer.good("maintain", "--query", "pairs", "--now", "2026-03-01T12:58:30Z").results[0]
-    assert ran["reason"].endswith("7 rows expired; 1 of 2 files was read for them")
+def test_rows_and_files_are_told_once_however_often_their_table_is_read(cli: Cli) -> None:
+    one(cli, "capture", "pairs", 0)
+    ran = cli.good("maintain", "--query", "pairs", "--now", at(58.5)).results[0]
+    assert ran["reason"].endswith("6 rows expired; 1 of 6 files was read for them")
 
 
 @pytest.mark.slow
-def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(fewer: Cli) -> None:
+def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(cli: Cli) -> None:
     """Of the three that expire one alone is seen by the base, which asks for source 0."""
-    fewer.good("capture", "--query", "reach", *AT_NOON)
-    until = ("--query", "reach", "--now", "2026-03-01T12:54:00Z")
-    for ran in fewer.good("maintain", *until).results:
+    one(cli, "capture", "reach", 0)
+    for ran in cli.good("maintain", "--query", "reach", "--now", at(21)).results:
         assert ran["changes"] == 3
-        assert ran["reason"].endswith("3 rows expired; 1 of 2 files was read for them")
-    run = fewer.good("status", *until).results[0]["runs"][0]
+        assert ran["reason"].endswith("3 rows expired; 1 of 6 files was read for them")
+    run = one(cli, "status", "reach", 21)["runs"][0]
     assert (run["changes"], run["reason"]) == (3, ran["reason"])
-    ran = fewer.good("maintain", "--query", "reach", "--now", "2026-03-01T12:55:00Z").results[0]
+    ran = cli.good("maintain", "--query", "reach", "--now", at(31)).results[0]
     assert ran["changes"] == 1
-    assert ran["reason"].endswith("1 row expired; 1 of 2 files was read for them")
+    assert ran["reason"].endswith("1 row expired; 1 of 6 files was read for them")
 
 
 @pytest.mark.parametrize("query", ["pairs", "daily"])
-def test_a_time_before_all_times_is_an_error_of_whoever_gives_it(fewer: Cli, query: str) -> None:
+def test_a_time_before_all_times_is_an_error_of_whoever_gives_it(cli: Cli, query: str) -> None:
     first = ("--query", query, "--now", "0001-01-01")
     for command in ("check", "capture", "explain"):
-        assert failed(fewer(command, *first)) == "now_range"
-    fewer.good("capture", "--query", query, *AT_NOON)
+        assert failed(cli(command, *first)) == "now_range"
+    one(cli, "capture", query, 0)
     for command in ("query", "maintain"):
-        assert failed(fewer(command, *first)) in ("clock_went_back", "now_range")
+        assert failed(cli(command, *first)) in ("clock_went_back", "now_range")
 
 
 @pytest.mark.slow
-def test_what_would_expire_after_all_times_never_does(fewer: Cli) -> None:
-    last = datetime(9999, 12, 31, 23, 30, tzinfo=UTC)
-    write_deltalake(fewer.path("links"), _rows(last), mode="overwrite")
+def test_what_would_expire_after_all_times_never_does(cli: Cli) -> None:
+    last = datetime(9999, 12, 31, 23, 30, tzinfo=UTC) - NOON
+    rows = numbered_rows(last // timedelta(minutes=1))
+    write_deltalake(cli.path("links"), rows, mode="overwrite")
     for query in ("pairs", "daily"):
-        fewer.good("capture", "--query", query, *AT_NOON)
-        kept = fewer.one("status", "--query", query, *AT_NOON)
+        one(cli, "capture", query, 0)
+        kept = one(cli, "status", query, 0)
         assert (kept["stale"], kept["next_expiry"]) == (False, "never")
 
 
-def test_check_takes_the_instant(fewer: Cli) -> None:
+def test_check_takes_the_instant(cli: Cli) -> None:
     """The zone of the second one puts it before all times."""
     for no_time in ("noon", "0001-01-01T00:00:00+02:00"):
-        assert failed(fewer("check", "--query", "today", "--now", no_time)) == "now_syntax"
-    fewer.good("check", "--query", "today", *AT_NOON)
+        assert failed(cli("check", "--query", "today", "--now", no_time)) == "now_syntax"
+    one(cli, "check", "today", 0)
 
 
-def test_a_replay_says_that_it_knows_no_expiries(fewer: Cli) -> None:
-    fewer.good("capture", "--query", "pairs", *AT_NOON)
+def test_a_replay_says_that_it_knows_no_expiries(cli: Cli) -> None:
+    one(cli, "capture", "pairs", 0)
     told = "the replay ignores rows that expire: figures cover commits only"
-    assert told in fewer.warnings("simulate", "--query", "pairs")
+    assert told in cli.warnings("simulate", "--query", "pairs")
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

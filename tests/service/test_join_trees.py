@@ -327,30 +327,28 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None
 
 
 @pytest.mark.slow
-def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(choosing: Cli) -> None:
-    choosing.good("capture")
-    before = trees(choosing)
+def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(chosen: Cli) -> None:
+    before = trees(chosen)
     for each in range(3):
-        choosing.append("one", keyed_rows(10, 20, 200 + 200 * each))
-        choosing.append("other", keyed_rows(10, 2, 200 + 20 * each))
-        done = choosing.good("maintain").results
+        chosen.append("one", keyed_rows(10, 20, 200 + 200 * each))
+        chosen.append("other", keyed_rows(10, 2, 200 + 20 * each))
+        done = chosen.good("maintain").results
         assert {one["action"] for one in done} == {"exact"}
-        assert trees(choosing) == before
-    held = [ranges(choosing, name) for name in ("pairs", "keyed")]
-    choosing.good("capture")
-    assert trees(choosing)["keyed"][0], "by now a key has many rows there too"
-    assert held == [ranges(choosing, name) for name in ("pairs", "keyed")]
+        assert trees(chosen) == before
+    held = [ranges(chosen, name) for name in ("pairs", "keyed")]
+    chosen.good("capture")
+    assert trees(chosen)["keyed"][0], "by now a key has many rows there too"
+    assert held == [ranges(chosen, name) for name in ("pairs", "keyed")]
 
 
 @pytest.mark.slow
-def test_another_way_that_is_asked_for_is_captured_anew(choosing: Cli) -> None:
-    choosing.good("capture")
-    with altered(choosing) as queries:
+def test_another_way_that_is_asked_for_is_captured_anew(chosen: Cli) -> None:
+    with altered(chosen) as queries:
         queries["pairs"]["join"] = "index"
-    held = ranges(choosing, "pairs")
-    choosing.good("capture")
-    assert trees(choosing)["pairs"] == ("", None)
-    assert ranges(choosing, "pairs") == held
+    held = ranges(chosen, "pairs")
+    chosen.good("capture")
+    assert trees(chosen)["pairs"] == ("", None)
+    assert ranges(chosen, "pairs") == held
 
 
 def test_constants_that_move_with_the_clock_stay_with_the_index(choosing: Cli) -> None:
@@ -372,21 +370,20 @@ def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: MonkeyPatch) ->
 
 
 @pytest.mark.slow
-def test_what_trees_did_is_told_of_a_run_and_since_the_capture(choosing: Cli) -> None:
+def test_what_trees_did_is_told_of_a_run_and_since_the_capture(chosen: Cli) -> None:
     """The rows of a key are one tuple of `many`, and its group another."""
-    choosing.good("capture")
-    (tree,) = choosing.one("explain", "--query", "pairs")["trees"]
+    (tree,) = chosen.one("explain", "--query", "pairs")["trees"]
     assert all(node["bytes"] > 0 for node in tree["nodes"])
     for run in range(3):
-        choosing.append("many", keyed_rows(10, 5, 200 + 50 * run))
-        done = choosing.good("maintain", "--query", "pairs").results[0]["tree"]
+        chosen.append("many", keyed_rows(10, 5, 200 + 50 * run))
+        done = chosen.good("maintain", "--query", "pairs").results[0]["tree"]
         assert done["touched"] == 20, "ten keys and their groups"
         assert done["pairs"] == 0, "each key had rows in their range"
-    status = choosing.one("status", "--query", "pairs")
+    status = chosen.one("status", "--query", "pairs")
     assert status["tree"]["touched"] == 60
     assert (status["tree"]["changes"], status["tree"]["expected"]) == (150, 2.0)
     assert "trees: 20 tuples touched" in status["runs"][0]["reason"]
-    levels = {(one["subject"], one["check"]): one["level"] for one in choosing("doctor").results}
+    levels = {(one["subject"], one["check"]): one["level"] for one in chosen("doctor").results}
     assert levels["pairs", "tree_touches_more"] == "ok"
 
 
