@@ -29,7 +29,7 @@ from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, read_choice, written_query
 from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
-from impctl.service.table_deltas import TableDelta, need_of
+from impctl.service.table_deltas import TableDelta, needs_of
 from impctl.sketch.sketch import MaintenanceMode, RangeSet, compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
@@ -217,35 +217,30 @@ class MeasuredQuery:
     def follow(self) -> StepDone | None:
         """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
-        deltas = []
         for table in self.state.tables:
-            source = self.scratch.tables.advance(table)
-            if source.version != self.state.versions[table]:
-                deltas.append(self._delta(table))
+            self.scratch.tables.advance(table)
+        deltas = []
+        for need in needs_of(self.scratch.tables, self.state):
+            source, known = self.scratch.tables.source(need.table), self._endings[need.table]
+            changes = read_changes(
+                source, need.since, need.until, need.columns, table_id=need.table_id, known=known
+            )
+            assert changes.ending is not None
+            self._endings[need.table] = changes.ending
+            delta = TableDelta(
+                table=need.table,
+                changes=changes,
+                until=need.until,
+                ending=changes.ending,
+                mark=commit_mark(source, need.until),
+                files=None,
+            )
+            deltas.append(delta)
         if not deltas:
             return None
         deltas[0] = replace(deltas[0], read_ms=watch.ms)
         maintainer = Maintainer(self.scratch, self.scratch.store(), self.state)
         return maintainer.step(deltas, reason_code="bench", reason="bench")
-
-    def _delta(self, table: TableName) -> TableDelta:
-        source = self.scratch.tables.source(table)
-        until = source.version
-        need = need_of(self.state, table, until)
-        known = self._endings[table]
-        changes = read_changes(
-            source, need.since, until, need.columns, table_id=need.table_id, known=known
-        )
-        assert changes.ending is not None
-        self._endings[table] = changes.ending
-        return TableDelta(
-            table=table,
-            changes=changes,
-            until=until,
-            ending=changes.ending,
-            mark=commit_mark(source, until),
-            files=None,
-        )
 
     def checked(self, accurate: Mapping[AccessId, RangeSet] | None = None) -> AgainstRecapture:
         """Compare the sketches with those given, else with recapture at their versions."""

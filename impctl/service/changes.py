@@ -14,7 +14,7 @@ from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.service.capture import captured_query
 from impctl.service.context import Context, Reporter, Versions, open_context
-from impctl.service.decide import NOT_INCREMENTALLY, StaleQuery, needs_of, open_task
+from impctl.service.decide import NOT_INCREMENTALLY, StaleQuery, open_task
 from impctl.service.engine_answer import engine_cannot, engine_rows
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, shown
@@ -41,7 +41,7 @@ from impctl.service.stored import (
     moved_moments,
     stored_moments,
 )
-from impctl.service.table_deltas import SharedChanges
+from impctl.service.table_deltas import SharedChanges, needs_of
 from impctl.service.text import duration_text
 from impctl.stopwatch import Stopwatch
 from impctl.workload.models import AnsweredBy, QuerySpec
@@ -126,7 +126,7 @@ class FollowedAnswer:
         try:
             if task.move is None and moved_moments(ctx, state.stored):
                 raise NotMaintainableError("a time-dependent constant changed")
-            needs = needs_of(ctx.tables, task)
+            needs = needs_of(ctx.tables, state)
             if needs or task.move is not None:
                 shared = SharedChanges(ctx.tables, ctx.reporter)
                 shared.announce(needs)

@@ -41,7 +41,7 @@ from impctl.service.stored import (
     moved_moments,
     moved_text,
 )
-from impctl.service.table_deltas import ChangeRequest, SharedChanges, TableDelta, is_large, need_of
+from impctl.service.table_deltas import ChangeRequest, SharedChanges, TableDelta, is_large, needs_of
 from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.store.records import RunKind, StoredQuery
@@ -149,18 +149,6 @@ def _moves_now(ctx: Context, task: StaleQuery) -> bool:
     versions = task.stored.versions.items()
     has_change = any(ctx.tables.source(table).version != version for table, version in versions)
     return bool(moved_moments(ctx, task.stored)) and not (task.is_eager and has_change)
-
-
-def needs_of(tables: PinnedTables, task: StaleQuery) -> list[ChangeRequest]:
-    """What to read of every table that changed."""
-    if task.state is None:
-        return []
-    needs = []
-    for table, version in task.state.versions.items():
-        until = tables.source(table).version
-        if until != version:
-            needs.append(need_of(task.state, table, until))
-    return needs
 
 
 def _restored(
@@ -375,7 +363,8 @@ class Decider:
         for spec, stored in stale:
             with Isolated(self.failures, spec):
                 task = open_task(self.ctx, self.store, spec, stored, self.cache)
-                self.shared.announce(needs_of(self.ctx.tables, task))
+                if task.state is not None:
+                    self.shared.announce(needs_of(self.ctx.tables, task.state))
                 tasks.append(task)
         return tasks
 
@@ -426,7 +415,7 @@ class Decider:
     def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Decision:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.state is not None
-        needs = tuple(needs_of(self.ctx.tables, task))
+        needs = needs_of(self.ctx.tables, task.state)
         decision = self._carried(task, task.state.plan, needs)
         cheaper = self._cheaper(decision) if policy is Policy.AUTO else None
         if cheaper is not None:

@@ -544,9 +544,6 @@ class QueryState:
     def range_rows(self) -> RangeRows:
         return self.maintained.range_rows
 
-    def pin(self, table: TableName) -> TablePin:
-        return next(pin for pin in self.stored.pins if pin.table == table)
-
     def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
         if self.session is not None:
             columns: Sequence[str] = self.session.compiled.columns_of(table)

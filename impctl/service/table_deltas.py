@@ -169,11 +169,21 @@ class ChangeRequest(Struct, frozen=True):
         return self.table, self.since, self.until
 
 
-def need_of(state: QueryState, table: TableName, until: TableVersion) -> ChangeRequest:
-    """What has to be read of a table to maintain a restored query to `until`."""
-    pin, mark = state.pin(table), state.meta.files.get(table)
-    columns, net_by = state.columns_of(table), state.reads.get(table)
-    return ChangeRequest(table, pin.table_id, pin.version, until, columns, mark, net_by)
+def needs_of(tables: PinnedTables, state: QueryState) -> tuple[ChangeRequest, ...]:
+    """What has to be read of every table that changed, to maintain a restored query."""
+    return tuple(
+        ChangeRequest(
+            pin.table,
+            pin.table_id,
+            pin.version,
+            until,
+            state.columns_of(pin.table),
+            state.meta.files.get(pin.table),
+            state.reads.get(pin.table),
+        )
+        for pin in state.stored.pins
+        if (until := tables.source(pin.table).version) != pin.version
+    )
 
 
 class TableDelta(Struct, frozen=True, kw_only=True):
