@@ -27,6 +27,7 @@ from impctl.compile.flows import (
     typed,
 )
 from impctl.compile.jointree.decompose import all_of
+from impctl.compile.jointree.graph import Equality
 from impctl.engine import accumulators
 from impctl.engine.join import JoinOperator, SelectByScalars, Side
 from impctl.expr import nodes as e
@@ -370,20 +371,14 @@ def _is_of_one_table(plan: p.Plan) -> bool:
 # the right leaves nothing; a NULL on the left stays only while the right side is empty.
 
 
-class _Key(Struct, frozen=True):
-    left: e.Expr
-    right: e.Expr
-    null_safe: bool
-
-
 class _Condition(Struct, frozen=True):
-    keys: tuple[_Key, ...]
+    keys: tuple[Equality, ...]
     left: tuple[e.Expr, ...]  # Conjuncts on the left side alone
     right: tuple[e.Expr, ...]
     mixed: tuple[e.Expr, ...]
 
     def turned(self) -> _Condition:
-        keys = tuple(_Key(key.right, key.left, key.null_safe) for key in self.keys)
+        keys = tuple(key.turned() for key in self.keys)
         return _Condition(keys, self.right, self.left, self.mixed)
 
 
@@ -601,7 +596,7 @@ class _JoinParts(Struct, frozen=True):
         named = self.builder.project(pairs, outputs, columns, self.node)
         once = self.builder.distinct(named, columns, self.node)
         keys = tuple(
-            _Key(e.ColumnRef(name, kind), e.ColumnRef(other, kind), null_safe=True)
+            Equality(e.ColumnRef(name, kind), e.ColumnRef(other, kind), null_safe=True)
             for (name, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
         return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
@@ -649,7 +644,7 @@ class _JoinParts(Struct, frozen=True):
         return self.builder.select(flow, predicate, self.node, must_be_sure=self.must_be_sure)
 
     def _matched(
-        self, left: Flow, right: Flow, keys: Sequence[_Key], columns: tuple[Column, ...]
+        self, left: Flow, right: Flow, keys: Sequence[Equality], columns: tuple[Column, ...]
     ) -> Flow:
         name = self.builder.name("join")
         left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
@@ -714,7 +709,9 @@ class _JoinParts(Struct, frozen=True):
             flow = self.builder.project(flow, (*flow.refs(), *computed), columns, self.node)
         return flow, Side(columns, tuple(ids), len(flow.accesses))
 
-    def _distinct_keys(self, flow: Flow, keys: Sequence[_Key]) -> tuple[Flow, tuple[_Key, ...]]:
+    def _distinct_keys(
+        self, flow: Flow, keys: Sequence[Equality]
+    ) -> tuple[Flow, tuple[Equality, ...]]:
         """The right side's keys, each once, and the keys that join with them."""
         name = self.builder.name("keys")
         columns = tuple(
@@ -725,14 +722,14 @@ class _JoinParts(Struct, frozen=True):
         named = self.builder.project(flow, outputs, columns, self.node)
         once = self.builder.distinct(named, columns, self.node)
         joined = tuple(
-            _Key(key.left, e.ColumnRef(*column), key.null_safe)
+            Equality(key.left, e.ColumnRef(*column), key.null_safe)
             for column, key in zip(columns, keys, strict=True)
         )
         return once, joined
 
 
 def _joined_plan(
-    left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[_Key]
+    left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[Equality]
 ) -> p.Join | None:
     """The join as a plan over the tables; None if a side has none."""
     if left.rows is None or right.rows is None:
@@ -765,7 +762,7 @@ def _split_condition(condition: e.Expr | None, left: Flow, right: Flow) -> _Cond
     return _Condition(tuple(keys), tuple(lefts), tuple(rights), tuple(mixed))
 
 
-def _key_of(part: e.Expr, left: Flow, right: Flow) -> _Key | None:
+def _key_of(part: e.Expr, left: Flow, right: Flow) -> Equality | None:
     if not isinstance(part, e.Compare) or part.op not in (
         e.CompareOp.EQUAL,
         e.CompareOp.NULL_SAFE_EQUAL,
@@ -788,4 +785,4 @@ def _key_of(part: e.Expr, left: Flow, right: Flow) -> _Key | None:
         return None
     left_expr = left_expr if kind == common else e.Cast(left_expr, common)
     right_expr = right_expr if their_kind == common else e.Cast(right_expr, common)
-    return _Key(left_expr, right_expr, part.op is e.CompareOp.NULL_SAFE_EQUAL)
+    return Equality(left_expr, right_expr, part.op is e.CompareOp.NULL_SAFE_EQUAL)

@@ -584,7 +584,7 @@ def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
         other = other.child
     rows = selected(other, edge.own)
     shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + index})))
-    asked = RequestedRows(tuple(key.below for key in edge.keys), joins.calls_of_edge(index), shown)
+    asked = RequestedRows(tuple(key.right for key in edge.keys), joins.calls_of_edge(index), shown)
     below = decompose(rows, asked)
     # What is computed of a padded row need not be NULL, as a column of it is.
     are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
@@ -762,7 +762,7 @@ class _Nodes:
         null_safe = tuple(key.null_safe for key in edge.keys)
         root = replace(self._nodes[-1], edge=edge.edge, key=branch.columns, null_safe=null_safe)
         self._nodes[-1] = root
-        return len(self._nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
+        return len(self._nodes) - 1, tuple(kept.place_of(key.left) for key in edge.keys)
 
     def _member(self, class_: int, bag: int) -> Expr:
         """The column that the bag has of a class; a virtual root has that of the group."""

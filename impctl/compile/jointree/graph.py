@@ -126,11 +126,19 @@ _EQUALITIES = (e.CompareOp.EQUAL, e.CompareOp.NULL_SAFE_EQUAL)
 
 
 class Equality(Struct, frozen=True):
-    """Two expressions over different relations that a condition makes equal."""
+    """Expressions over the two sides of a join that a condition makes equal."""
 
-    sides: tuple[e.Expr, e.Expr]
+    left: e.Expr
+    right: e.Expr
     null_safe: bool
-    span: e.Span | None
+    span: e.Span | None = None
+
+    @property
+    def sides(self) -> tuple[e.Expr, e.Expr]:
+        return self.left, self.right
+
+    def turned(self) -> Equality:
+        return Equality(self.right, self.left, self.null_safe, self.span)
 
 
 class KeyClass(Struct, frozen=True):
@@ -170,7 +178,7 @@ def equality_of(condition: e.Expr, bounded: Collection[AttributeId]) -> Equality
         return None
     if any(isinstance(part, e.Call) and part.name in VOLATILE for part in condition.walk()):
         return None
-    return Equality((left, right), condition.op is e.CompareOp.NULL_SAFE_EQUAL, condition.span)
+    return Equality(left, right, condition.op is e.CompareOp.NULL_SAFE_EQUAL, condition.span)
 
 
 def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[KeyClass, ...]:
@@ -362,19 +370,12 @@ def _is_bounded(
 _EDGES = {p.JoinKind.SEMI: Edge.SEMI, p.JoinKind.ANTI: Edge.ANTI, p.JoinKind.LEFT: Edge.LEFT}
 
 
-class EdgeKey(Struct, frozen=True):
-    """An equality between a column above the edge and one below."""
-
-    above: e.Expr
-    below: e.Expr
-    null_safe: bool
-
-
 class EdgeJoin(Struct, frozen=True):
-    """A join beside as an edge, and the conditions on its other side."""
+    """A join beside as an edge, with the equalities of columns above it and below, and the
+    conditions on its other side."""
 
     edge: Edge
-    keys: tuple[EdgeKey, ...]
+    keys: tuple[Equality, ...]
     own: tuple[e.Expr, ...]
 
 
@@ -390,7 +391,7 @@ def edge_of(
         return Merging("NOT IN depends on all rows of its other side", beside.span)
     if beside.padded & frozenset(read_above):
         return Merging("a column of the optional side is read above the join", beside.span)
-    keys: list[EdgeKey] = []
+    keys: list[Equality] = []
     own: list[e.Expr] = []
     for part in beside.parts:
         if part.columns and part.columns <= beside.ids:
@@ -401,24 +402,24 @@ def edge_of(
             text = "an outer or semi join has more conditions than equal columns"
             return Merging(text, part.span)
         keys.append(key)
-    if _repeats([key.below for key in keys], ()) or _repeats([k.above for k in keys], classes):
+    if _repeats([key.right for key in keys], ()) or _repeats([k.left for k in keys], classes):
         return Merging("two columns are compared with the same column", beside.span)
     return EdgeJoin(_EDGES[beside.kind], tuple(keys), tuple(own))
 
 
 def _key_of(
     part: e.Expr, other: frozenset[AttributeId], bounded: Collection[AttributeId]
-) -> EdgeKey | None:
+) -> Equality | None:
     result = equality_of(part, bounded)
     if result is None:
         return None
+    if result.left.columns & other:
+        result = result.turned()
     above, below = result.sides
-    if above.columns & other:
-        above, below = below, above
     is_between = above.columns and not above.columns & other and below.columns
     if not is_between or not below.columns <= other:
         return None
-    return EdgeKey(above, below, result.null_safe)
+    return result
 
 
 def _repeats(exprs: Sequence[e.Expr], classes: Sequence[KeyClass]) -> bool:
