@@ -885,40 +885,26 @@ def test_each_call_gives_a_document_of_its_own() -> None:
     assert json.loads(json.dumps(workload_json_schema())) == workload_json_schema()
 
 
-SCHEMA_HEAD = "version: 1\ntables: {t: {path: a}}\n"
-READ = {
-    "absorption": ProvenanceSpec(ShipMode.LAZY, 5_000_000),
-    "{kind: absorption}": ProvenanceSpec(ShipMode.LAZY, 5_000_000),
-    "{kind: absorption, ship: lazy, nodes: 7}": ProvenanceSpec(ShipMode.LAZY, 7),
-    "{kind: absorption, ship: eager}": ProvenanceSpec(ShipMode.EAGER, 5_000_000),
+PROVENANCE = {
+    "absorption": (ShipMode.LAZY, 5_000_000),
+    "{kind: absorption}": (ShipMode.LAZY, 5_000_000),
+    "{kind: absorption, ship: lazy, nodes: 7}": (ShipMode.LAZY, 7),
+    "{kind: absorption, ship: eager}": (ShipMode.EAGER, 5_000_000),
 }
 
 
-def text(provenance: str, rest: str = "") -> str:
-    return f"{SCHEMA_HEAD}queries: {{a: {{sql: SELECT 1, provenance: {provenance}{rest}}}}}\n"
-
-
-@pytest.mark.parametrize("written", READ)
-def test_it_is_read_as_written(load: Load, written: str) -> None:
-    assert load(text(written)).queries["a"].provenance == READ[written]
-
-
-def test_without_it_there_is_none(load: Load) -> None:
-    assert load(f"{SCHEMA_HEAD}queries: {{a: {{sql: SELECT 1}}}}\n").queries["a"].provenance is None
-
-
-def test_by_default_are_witnesses_and_it_is_asked_for(load: Load, problems: Problems) -> None:
-    defaults = "defaults: {lineage: witness}\n"
-    (told,) = problems(text("absorption").replace("queries", f"{defaults}queries", 1))
-    assert "write `lineage: all`" in told
-    both = text("absorption", ", lineage: all").replace("queries", f"{defaults}queries", 1)
-    assert load(both).queries["a"].provenance is not None
-
-
-def test_it_is_nothing_for_all_queries(problems: Problems) -> None:
-    (told,) = problems(
-        f"{SCHEMA_HEAD}defaults: {{provenance: absorption}}\nqueries: {{a: {{sql: SELECT 1}}}}\n"
-    )
+def test_provenance_is_asked_for_by_a_query_alone(load: Load, problems: Problems) -> None:
+    plain = load(HEAD).queries["q"]
+    assert plain.provenance is None
+    for written, (ship, nodes) in PROVENANCE.items():
+        text = HEAD.replace("SELECT 1", f"SELECT 1, provenance: {written}")
+        assert load(text).queries["q"].provenance == ProvenanceSpec(ship, nodes)
+        # By default are witnesses; absorption needs all derivations.
+        (told,) = problems(text + "defaults: {lineage: witness}\n")
+        assert "write `lineage: all`" in told
+        both = text.replace("SELECT 1", "SELECT 1, lineage: all") + "defaults: {lineage: witness}\n"
+        assert load(both).queries["q"].provenance is not None
+    (told,) = problems(HEAD + "defaults: {provenance: absorption}\n")
     assert "provenance" in told
 
 
