@@ -25,7 +25,7 @@ SMALL, MERGED_BELOW = 80, 250
 merged into it."""
 INTERFACES: Mapping[str, int] = {
     "api": 2, "bench": 32, "cli": 1, "compile": 83, "costs": 11, "data": 78, "engine": 110,
-    "errors": 43, "expr": 56, "forecast": 7, "measure": 8, "placement": 21, "plan": 86, "reuse": 3,
+    "errors": 43, "expr": 56, "forecast": 7, "measure": 8, "placement": 18, "plan": 86, "reuse": 3,
     "rules": 19, "safety": 45, "service": 153, "sketch": 24, "spark": 50, "sql": 24, "stopwatch": 1,
     "store": 42, "tables": 103, "types": 9, "unneeded": 2, "version": 3, "workload": 49,
 }  # fmt: skip

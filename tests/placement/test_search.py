@@ -273,6 +273,8 @@ def test_reasons_name_the_change_and_what_it_costs() -> None:
     )
     assert told("a.right", 0.0, 0.0) == (READ, "no change needs it")
     assert told("a.left", 0.0)[1] == "nothing can replace it"
+    whole = reading("a", 10, 41.0).with_pieces(lambda piece: replace(piece, is_whole=True))
+    assert choices([whole], 0).queries["q0"].reasons["a.right"].endswith("because it is rebuilt")
 
 
 def test_bad_arguments() -> None:

@@ -301,10 +301,9 @@ def pieces(
     return Pieces(state, ({"q": model},) * SIZES, is_asked)
 
 
-@pytest.mark.slow
 def test_bounds_urge_what_a_rare_change_needs() -> None:
     urged_ones = 0
-    for seed in range(20):
+    for seed in range(8):
         model = frequent_and_rare(seed)
         now = {"left": PieceMode.READ, "right": PieceMode.KEPT}
         result = pieces(model, now, 0.06)
@@ -324,7 +323,7 @@ def test_bounds_urge_what_a_rare_change_needs() -> None:
             urged_ones += 1
         # What bounds of one trigger urge is not told for another.
         assert result.within(11, {}) == none
-    assert urged_ones > 5
+    assert urged_ones > 2
 
 
 @random_seeds(12, 36, 200)
@@ -348,7 +347,6 @@ def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None
         assert not within.exceeds
 
 
-@pytest.mark.slow
 def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
     rng = Random(3)
     for _ in range(15):
