@@ -145,11 +145,15 @@ class Looking:
         return by
 
 
+FEW = ("groups", "joined", "top", "eager", "tree_rows")
+"""A query of each kind."""
+
+
 def test_without_usable_state_two_answers_are_compared(kept: Cli, monkeypatch: MonkeyPatch) -> None:
     """Also in the middle of a step, when the rows kept have moved on already."""
     draw, gone = random.Random(6), RecaptureNeededError("history is gone", code="history_gone")
     with context_of(kept) as ctx:
-        looking = Looking(ctx, ("groups", "joined", "top", "eager", "tree_rows"))
+        looking = Looking(ctx, FEW)
         for step, by in enumerate(("state", "engine", "engine")):
             grow(kept.folder)
             change(kept.folder, draw)
@@ -173,7 +177,7 @@ def test_a_look_that_storage_interrupted_is_made_again(
     """What the failed step did to the state in memory is not reported."""
     draw, failure = random.Random(7), Mock(side_effect=StorageError("the disk is away"))
     with context_of(kept) as ctx:
-        looking = Looking(ctx)
+        looking = Looking(ctx, FEW)
         for way in ways:
             grow(kept.folder)
             change(kept.folder, draw)
