@@ -200,7 +200,8 @@ def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
 def _usage_error(error: Exception) -> UsageError:
     """A UsageError for the parser's error, with a pointer to the help."""
     message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
-    message = re.sub(r"'([^']*)'", r"`\1`", message.replace("Value error, ", ""))
+    message = re.sub(r"\n\t?", " ", message.replace("Value error, ", ""))
+    message = re.sub(r"'([^']*)'", r"`\1`", message)
     context = getattr(error, "ctx", None)
     path = "impctl" if context is None else context.command_path
     return UsageError(message, hint=f"see `{path} --help`")

@@ -193,7 +193,6 @@ NEEDS_FOLLOW = "requires `--follow`"
         ("status w.yaml -q -v", "`--quiet` and `--verbose` exclude each other"),
         ("nope", "No such command `nope`"),
         ("status w.yaml --nope", "No such option: --nope"),
-        ("completion", "Missing argument `shell`"),
         ("maintain w.yaml --policy never", "Invalid value for `--policy` (env var: "
          "`IMPCTL_POLICY`): `never` is not one of `auto`, `incremental`, `strict`, `full`"),
         ("maintain w.yaml --lock-timeout -1", "Invalid value for `--lock-timeout`"),
@@ -228,7 +227,14 @@ def test_usage_errors(fake, impctl, words: str, message: str) -> None:
     assert (as_json.code, as_json.stderr) == (2, "")
     assert (document["ok"], document["command"]) == (False, words.split()[0])
     assert document["error"]["code"] == "usage"
+    assert document["error"]["message"].startswith(message)
     assert fake.calls == []
+
+
+def test_choices_of_a_missing_argument_are_on_its_line(impctl) -> None:
+    ran = impctl("completion")
+    message = "Missing argument `shell`. Choose from: bash, zsh, fish"
+    assert (ran.code, ran.stderr.partition(" [usage]\n")[0]) == (2, f"error: {message}")
 
 
 def test_json_excludes_a_format_and_needs_a_command(fake, impctl) -> None:

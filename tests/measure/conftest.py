@@ -1,5 +1,0 @@
-"""The small workload on a real Delta table, and the command line to run on it."""
-
-from tests.support.run_cli import cli, table
-
-__all__ = ["cli", "table"]
