@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from msgspec import Struct, field
 
-from impctl.compile.buffers import Buffers
+from impctl.compile.buffers import KEEP_ALL, Buffers
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import Source, StoredChoices
 from impctl.compile.session import MaintainedQuery, TableChange, buffer_groups, transfer_state
@@ -22,7 +22,6 @@ from impctl.engine.topk import Top
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
-from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from tests.compile.test_against_reference import CATALOG, LAW_PARTITIONS
 from tests.support.carried_queries import ReferencePartners, Stored, counts_of, restored
@@ -57,12 +56,15 @@ def root_of(name: str) -> Plan:
     return apply_rules(parse_query(SQL[name], CATALOG).root)
 
 
-def compiled(name: str, buffer: int | None) -> Dataflow:
-    return compile_plan(root_of(name), sketched(name), {}, buffers=Buffers.of(buffer))
+def compiled(name: str, buffers: Buffers = KEEP_ALL, read: Iterable[str] = ()) -> Dataflow:
+    root, sides = root_of(name), StoredChoices(from_files=tuple(read))
+    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in root.scans}
+    return compile_plan(root, sketched, {}, sides, buffers=buffers)
 
 
-def sketched(name: str) -> dict[str, RangePartition]:
-    return {scan.access: LAW_PARTITIONS[scan.table] for scan in root_of(name).scans}
+def bounded(**sizes: int) -> Buffers:
+    """Bounds of single pieces of state."""
+    return Buffers(of_piece=sizes)
 
 
 class Tables(Struct, dict=True):
@@ -122,7 +124,7 @@ def of_t(groups: Iterable[int], values: Iterable[int]) -> pa.Table:
 
 
 def loaded(name: str, bound: int | None, *tables: pa.Table) -> MaintainedQuery:
-    session = MaintainedQuery(compiled(name, bound))
+    session = MaintainedQuery(compiled(name, Buffers.of(bound)))
     session.load([("t", table) for table in tables])
     return session
 
@@ -188,10 +190,10 @@ def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
 
 
 def test_what_a_bound_means_is_said() -> None:
-    assert compiled("least", None).note == ""
-    assert compiled("least", 5).note.endswith("keep the best 5")
-    assert compiled("papers_top", 5).note.endswith("or over groups keep the best 5")
-    assert compiled("over_join", 5).note.startswith("those over joins keep everything")
+    assert compiled("least").note == ""
+    assert compiled("least", Buffers.of(5)).note.endswith("keep the best 5")
+    assert compiled("papers_top", Buffers.of(5)).note.endswith("or over groups keep the best 5")
+    assert compiled("over_join", Buffers.of(5)).note.startswith("those over joins keep everything")
 
 
 MOVED = (
@@ -201,19 +203,12 @@ MOVED = (
 """Queries with groups whose buffers are a choice."""
 
 
-def compiled_moved(
-    name: str, buffers: Mapping[str, int], read: Iterable[str] = (), of_all: int | None = None
-) -> Dataflow:
-    sides, bounds = StoredChoices(from_files=tuple(read)), Buffers(of_all=of_all, of_piece=buffers)
-    return compile_plan(root_of(name), sketched(name), {}, sides, buffers=bounds)
-
-
 def some_choice(rng: random.Random, name: str, of_all: int | None) -> Dataflow:
-    whole = compiled_moved(name, {})
-    buffers = {one.piece: rng.choice((1, 1, 2, 3)) for one in whole.buffers if rng.random() < 0.6}
+    whole = compiled(name)
+    sizes = {one.piece: rng.choice((1, 1, 2, 3)) for one in whole.buffers if rng.random() < 0.6}
     readable = [one.side for one in whole.groupings if one.readers]
     read = [side for side in readable if rng.random() < 0.25]
-    return compiled_moved(name, buffers, read, of_all)
+    return compiled(name, Buffers(of_all=of_all, of_piece=sizes), read)
 
 
 def handed_over(
@@ -243,7 +238,7 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
     tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 24, is_left=False)})
     of_all = rng.choice((1, 3))
     whole, moving = (
-        MaintainedQuery(form) for form in (compiled_moved(name, {}), some_choice(rng, name, of_all))
+        MaintainedQuery(form) for form in (compiled(name), some_choice(rng, name, of_all))
     )
     for session in (whole, moving):
         session.read_by(tables.partners(session.compiled))
@@ -268,7 +263,7 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
         assert moving.ranges() == whole.ranges()
     seen["refilled"] += moving.refilled()[0]
     # Kept whole again, it is the state of one that always was, and goes on without a table.
-    moving = handed_over(moving, compiled_moved(name, {}), stored, tables)
+    moving = handed_over(moving, compiled(name), stored, tables)
     assert pieces(moving) == pieces(whole), (name, seed)
 
 
@@ -308,10 +303,10 @@ def test_whatever_is_bounded_when(name: str, cases: Sequence[int]) -> None:
 
 
 def test_these_are_the_queries_with_a_choice() -> None:
-    chosen = [n for n in SQL if any(not one.pinned for one in compiled_moved(n, {}).buffers)]
+    chosen = [n for n in SQL if any(not one.pinned for one in compiled(n).buffers)]
     assert {*MOVED, "extremes"} == {*chosen}
     for name, why in (("over_join", "only the query"), ("rows", "its rows are one group")):
-        (one,) = compiled_moved(name, {"top0": 2}).buffers
+        (one,) = compiled(name, bounded(top0=2)).buffers
         assert one.pinned.startswith(why)
         assert one.size is None
 
@@ -319,7 +314,7 @@ def test_these_are_the_queries_with_a_choice() -> None:
 @pytest.mark.parametrize("name", MOVED)
 def test_groups_of_first_rows_are_counted_and_of_values_alone_tell_themselves(name: str) -> None:
     """That of all rows is among grouping sets, which has values, and no keys to count."""
-    whole = MaintainedQuery(compiled_moved(name, {}))
+    whole = MaintainedQuery(compiled(name))
     whole.load([("t", some_rows(random.Random(1), 40, is_left=True))])
     first = {one.piece for one in whole.compiled.buffers if not one.pinned and not one.is_values}
     assert buffer_groups(whole).keys() == first
@@ -329,9 +324,9 @@ def test_what_is_bounded_takes_as_much_as_if_it_always_was() -> None:
     rng = random.Random(3)
     tables = Tables({"t": some_rows(rng, 400, is_left=True)})
     for name, piece in (("least", "aggregate0"), ("numbered", "top0")):
-        whole = MaintainedQuery(compiled_moved(name, {}))
+        whole = MaintainedQuery(compiled(name))
         whole.load(tables.found.items())
-        always = MaintainedQuery(compiled_moved(name, {piece: 2}))
+        always = MaintainedQuery(compiled(name, bounded(**{piece: 2})))
         always.load(tables.found.items())
         groups = buffer_groups(whole)
         shed = handed_over(whole, always.compiled, {}, tables)
