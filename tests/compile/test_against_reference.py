@@ -446,14 +446,14 @@ def test_the_laws_of_every_operator(name: str, seed: int) -> None:
     empty = counts_of(session)
 
     session.step(changes(tables, 1))
-    lot = 1 if seed else 4
+    lot = 1 if seed else 7
     lots = [(key, at) for key, table in tables.items() for at in range(0, len(table), lot)]
     rng.shuffle(lots)
     for key, at in lots:
         in_lots.step(changes({key: tables[key].slice(at, lot)}, 1))
     assert counts_of(in_lots) == counts_of(session)
 
-    for _ in range(4):
+    for _ in range(3):
         step_and_compare(session, root, tables, rng)
 
     # A batch and its negative, one after the other or in one step, leave nothing.

@@ -158,7 +158,7 @@ CHOICES: dict[str, list[object]] = {
     "s": [None, "", "a", "b"],
     "y": [-1, 0, 1, 2],
 }
-STEPS = 4
+STEPS = 3
 KEPT, TO_FILL = StoredChoices(), StoredChoices(is_to_fill=True)
 
 
@@ -343,7 +343,8 @@ def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Tabl
 )
 def test_what_is_read_puts_out_what_is_kept(sql: str, cases: Sequence[int]) -> None:
     read, moved = map(sum, zip(*(one_case(sql, seed) for seed in cases), strict=True))
-    assert read + moved > 0
+    # One case alone may read nothing, or change no row of the result.
+    assert len(cases) == 1 or min(read, moved) > 0
 
 
 @pytest.mark.parametrize("name", ["beside", "having", "exists", "without"])

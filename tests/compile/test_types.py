@@ -226,7 +226,7 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
     for turn, (changed, sign, rows) in enumerate(states(values)):
         session.step(change(changed, kind, sign))
         assert ranges(session) == oracle(rows), (turn, rows)
-        if turn % 3 == 1:
+        if turn == 2:
             session = restored(session, stored, MaintainedQuery(compiled_for(sql, kind)))
 
 

@@ -359,7 +359,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
     rows: list[Row] = [random_row(rng) for _ in range(rng.randrange(6, 14))]
     session, stored = anew(name, rows), {}
     root, _, partitions = planned(name)
-    for _ in range(6):
+    for _ in range(4):
         session.step({"sales": changes(rng, rows)})
         assert counts_of(session) == counts_of(anew(name, rows)), (name, rows)
         lineage = annotate(root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
