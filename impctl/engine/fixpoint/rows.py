@@ -251,12 +251,6 @@ class BestFixpointRows(RankedRows):
 _WEIGHT = "weight"
 
 
-class _Counted(Struct, frozen=True):
-    codes: Ints
-    keys: Sequence[Vector]
-    weights: Ints
-
-
 class LevelledRows:
     """The rows of `columns` and their level, in a column `level`."""
 
@@ -268,7 +262,8 @@ class LevelledRows:
         self.level = level
         kinds = [LONG if kind.is_fractional else kind for _, kind in self.columns]
         self.arrangement = Arrangement(f"{name}.rows", (*kinds, LONG), _WEIGHT)
-        self._counted: list[_Counted] = []
+        self._counted: list[tuple[Ints, Sequence[Vector], Ints]] = []
+        """Codes, keys and weights that changed in this step, of one level each."""
 
     def begin(self) -> None:
         """Begin a step: counts that an earlier step did not store are dropped."""
@@ -291,7 +286,7 @@ class LevelledRows:
         weights: Ints = self.arrangement.gather(located, _WEIGHT) + changes
         if weights.min() < 0:
             raise never_held("ways to derive rows")
-        self._counted.append(_Counted(codes, keys, weights))
+        self._counted.append((codes, keys, weights))
         named = {
             name: column.take(first)
             for (name, _), column in zip(self.columns, columns, strict=True)
@@ -302,13 +297,11 @@ class LevelledRows:
         parts, self._counted = self._counted, []
         if not parts:
             return
-        codes = np.concatenate([part.codes for part in parts])
-        weights = np.concatenate([part.weights for part in parts])
-        keys = [concat(list(of_key)) for of_key in zip(*(part.keys for part in parts), strict=True)]
+        every, keys, changed = zip(*parts, strict=True)
+        codes, weights = np.concatenate(every), np.concatenate(changed)
         order = np.argsort(codes, kind="stable")
-        self.arrangement.put(
-            codes[order], [key.take(order) for key in keys], {_WEIGHT: weights[order]}
-        )
+        columns = [concat(list(of_key)).take(order) for of_key in zip(*keys, strict=True)]
+        self.arrangement.put(codes[order], columns, {_WEIGHT: weights[order]})
 
     def whole(self) -> Batch:
         """All rows with their levels, each row of a level once. Cost: the rows."""

@@ -25,7 +25,7 @@ from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, Comp
 from tests.engine.fixpoint.test_fixpoint import added, check, difference, remembered
 from tests.support.paged_tables import stream_of, sums_of, table_in
 from tests.support.random_cases import random_seeds
-from tests.support.recursive_circuits import PROGRAMS, Recursive, Row, recursive
+from tests.support.recursive_circuits import Recursive, Row, recursive
 
 Tables = dict[str, Counter[Row]]
 WAYS = (0, 1, 3, 10**9)
@@ -82,11 +82,6 @@ def test_a_step_that_is_one_join_and_no_other_is_taken_for_that(name: str) -> No
     result = plain_step(Circuit(*(STEPS | OTHERS)[name]), ONE_NUMBER, "rank")
     assert (result is not None) == (name in STEPS)
     assert result is None or (result.is_of_numbers, result.side) == (True, 0)
-
-
-def test_which_programs_are_one_join() -> None:
-    plain = {name for name in PROGRAMS if recursive(name).fixpoint._plain is not None}
-    assert plain == {"reach", "right-linear", "left-linear", "two keys"}
 
 
 @pytest.mark.parametrize(("kind", "is_number"), [(LONG, True), (DOUBLE, False), (STRING, False)])
