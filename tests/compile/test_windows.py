@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from impctl.compile.compile import Dataflow, compile_plan
+from impctl.compile.compile import compile_plan
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal
 from impctl.errors import NotExactError
@@ -308,18 +308,8 @@ def kept(name: str) -> Kept:
     return result
 
 
-def planned(name: str) -> tuple[p.Plan, p.Plan, Mapping[str, RangePartition]]:
-    """The plan, its core, and the partition of each access."""
-    result = kept(name)
-    return result.query.root, result.core, result.partitions
-
-
-def compiled(name: str) -> Dataflow:
-    return kept(name).compiled()
-
-
 def anew(name: str, rows: Sequence[Row]) -> MaintainedQuery:
-    session = MaintainedQuery(compiled(name))
+    session = MaintainedQuery(kept(name).compiled())
     session.load([("sales", table_of(rows))])
     return session
 
@@ -358,20 +348,19 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
     rng = random.Random(seed)
     rows: list[Row] = [random_row(rng) for _ in range(rng.randrange(6, 14))]
     session, stored = anew(name, rows), {}
-    root, _, partitions = planned(name)
     for _ in range(4):
         session.step({"sales": changes(rng, rows)})
         assert counts_of(session) == counts_of(anew(name, rows)), (name, rows)
-        lineage = annotate(root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
+        lineage = annotate(kept(name).query.root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
         for access, result in session.ranges().items():
-            part = partitions[access]
+            part = kept(name).partitions[access]
             own = {index for origin, index in lineage if origin == access}
             values = [rows[index][part.attribute] for index in own]
             needed = {fragment_of(value, part.boundaries) for value in values}  # type: ignore[arg-type]  # values
             assert set(result.ids) == needed, (name, rows)
             seen["ranges"] += len(needed)
         if rng.random() < 0.2:
-            session = restored(session, stored, MaintainedQuery(compiled(name)))
+            session = restored(session, stored, MaintainedQuery(kept(name).compiled()))
 
 
 @pytest.mark.parametrize("name", QUERIES)
