@@ -572,6 +572,10 @@ class Context:
         if self.settings.now is None:
             self.clock = self.time()
 
+    def now(self) -> float:
+        """The present time, or that of `--now`, in seconds since 1970."""
+        return time.time() if self.settings.now is None else self.clock.instant.timestamp()
+
     def give(self, params: Sequence[str]) -> None:
         """Set parameters NAME=VALUE before the clock is read; UsageError for an unknown one."""
         from impctl.sql.parameters import given_moment

@@ -37,7 +37,6 @@ from impctl.service.schedule.due import (
     chosen_for_run,
     due_report,
     dues,
-    now_of,
     shortest_bounds,
     stored_of,
     trigger_of,
@@ -533,9 +532,7 @@ class _Following:
         self._warned: set[tuple[str, QueryName]] = set()
         self._warnings: list[str] = []
         self.runs = 0
-        self.scheduler = Scheduler(
-            self._triggers, request.interval, lambda: now_of(ctx), self, self._maintain
-        )
+        self.scheduler = Scheduler(self._triggers, request.interval, ctx.now, self, self._maintain)
 
     def report_start(self) -> None:
         waits = "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
@@ -610,7 +607,7 @@ class _Following:
                 failure for failure in outcome.failures if isinstance(failure.error, RetryableError)
             ]
             return FinishedRun(
-                ended=now_of(self._ctx),
+                ended=self._ctx.now(),
                 took=took,
                 failed=_failed(queries, outcome.failures),
                 retryable=_failed(queries, temporary),

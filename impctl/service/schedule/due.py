@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time as looking_time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -543,11 +542,6 @@ def shortest_bounds(query: Waiting, pace: Pace) -> list[tuple[str, str]]:
 # `ready_within`.
 
 
-def now_of(ctx: Context) -> float:
-    """The time in seconds since 1970; that of `IMPCTL_NOW`, where set."""
-    return looking_time.time() if ctx.settings.now is None else ctx.clock.instant.timestamp()
-
-
 def trigger_of(spec: QuerySpec) -> Trigger:
     """The query's trigger; each commit by default."""
     return ON_COMMIT if spec.trigger is None else spec.trigger
@@ -564,7 +558,7 @@ def waiting_queries(
     next look in seconds; `triggers` are by query, None for their own."""
     from impctl.service.cost_model import recorded
 
-    store, now = ctx.reading_store(), now_of(ctx)
+    store, now = ctx.reading_store(), ctx.now()
     stored_queries = {spec.name: stored_of(store, spec) for spec in specs}
     if triggers is None:
         triggers = {spec.name: trigger_of(spec) for spec in specs}
@@ -597,7 +591,7 @@ def waiting_queries(
 
 def fresh_entry(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
     """The age of what is pending, against the query's bound; None where the logs do not tell."""
-    now, bound = now_of(ctx), trigger_of(spec).fresh_within
+    now, bound = ctx.now(), trigger_of(spec).fresh_within
     pending = pending_of(ctx, spec, stored, now, CommitLog())
     if pending.unsure is not None:
         return None
@@ -659,8 +653,8 @@ def due_report(ctx: Context, specs: Sequence[QuerySpec], look: float | None) -> 
     """Look at these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
     pace = Pace(OPENING_FRESH_S, FIRST_MARGIN, DEFAULT_LOOK if look is None else look)
     waiting = waiting_queries(ctx, specs, pace.look, CommitLog())
-    result = dues(waiting, pace, now_of(ctx))
-    return DueReport(waiting, result, chosen_for_run(result, waiting, now_of(ctx)), pace)
+    result = dues(waiting, pace, ctx.now())
+    return DueReport(waiting, result, chosen_for_run(result, waiting, ctx.now()), pace)
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -406,9 +405,9 @@ def expectations(
     now: float | None = None,
 ) -> Expectations:
     """Expected changes for queries over these tables, by all that is known now. `now` is in seconds
-    since 1970, None for the machine's clock."""
+    since 1970, None for that of the run."""
     histories = known_histories(ctx.tables, store, tables)
-    return Expectations(ctx.workload.tables, histories, time.time() if now is None else now)
+    return Expectations(ctx.workload.tables, histories, ctx.now() if now is None else now)
 
 
 _NOTHING = History("", -1, None)

@@ -43,7 +43,6 @@ from impctl.service.schedule.due import (
     last_moment,
     maintain_ms,
     next_moment,
-    now_of,
     trigger_of,
 )
 from impctl.service.schedule.forecast import Expectations, Expected, Tables
@@ -80,7 +79,7 @@ def simulate(
     assert store is not None, "what was captured is in a store"
     stored = [store.load(spec.name) for spec in specs]
     names = sorted({name for query in stored if query is not None for name in query.versions})
-    now = now_of(ctx)
+    now = ctx.now()
     since = None if request.since is None else now - request.since
     replay = replay_of_store(ctx, store, names, since, now)
     if not replay.count:

@@ -260,7 +260,7 @@ def test_a_query_to_be_ready_counts_what_is_to_come(cli: Cli, monkeypatch: Monke
     monkeypatch.setattr(Store, "costs", lambda *_: costs)
     cli.append("t", ROWS.slice(0, 1))
     with open_context(Settings(cli.workload)) as ctx:
-        now = due.now_of(ctx)
+        now = ctx.now()
         hour = (["t"], now, now + 3_600)
         rare = expectations(ctx, ctx.reading_store(), ["t"], now=now).rows(*hour)
     at_first = cli.by_query("plan", "--due")

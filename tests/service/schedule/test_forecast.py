@@ -8,6 +8,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -451,7 +452,7 @@ def came_hourly(table: str, last: float) -> str:
     return table
 
 
-def test_a_plan_tells_the_next_change(still: Cli, hourly: str) -> None:
+def test_a_plan_tells_the_next_change(still: Cli, hourly: str, monkeypatch: MonkeyPatch) -> None:
     assert next_change(still) is None
     still.good("capture")
     result = next_change(still)
@@ -459,6 +460,9 @@ def test_a_plan_tells_the_next_change(still: Cli, hourly: str) -> None:
     for part in ("in_s_low", "in_s", "in_s_high"):
         assert result[part] == pytest.approx(HOUR / 2, abs=60)
     assert (result["rows_low"], result["rows"], result["rows_high"]) == (4, 4, 4)
+    later = datetime.fromtimestamp(STANDING_NOW + HOUR / 4, UTC).isoformat()
+    monkeypatch.setenv("IMPCTL_NOW", later)
+    assert next_change(still)["in_s"] == pytest.approx(HOUR / 4, abs=60)
 
 
 @pytest.mark.slow
