@@ -117,7 +117,6 @@ TREES = ("tree_rows", "tree_groups", "tree_first")
 def base(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path:
     """A folder with a workload that is two versions behind, after one step with files."""
     folder = tmp_path / "base"
-    folder = tmp_path / "base"
     folder.mkdir()
     cli = Cli(capsys, write_kept(folder, names)).captured()
     grow(folder)
@@ -318,74 +317,53 @@ pieces_and_parts = pytest.mark.parametrize(
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.parametrize("are_kept_again", [False, True], ids=["converted", "kept again"])
 @pieces_and_parts
 def test_killed_anywhere_the_choice_is_whole(
-    tmp_path: Path, capsys: Capsys, of: Pieces, part: int
+    tmp_path: Path, capsys: Capsys, of: Pieces, part: int, are_kept_again: bool
 ) -> None:
+    """All pieces are converted where there is no room; they are made again after the capture of
+    another query made room."""
     folder = of.begun(tmp_path, capsys)
-    saved = saved_as(folder)
-    before = writes(killing.ran(folder, -1))
+    command, other, flags, usual = "maintain", (), LEAST, LEAST
+    if are_kept_again:
+        writes(killing.ran(folder, -1, *LEAST))
+        for turn in of.later:
+            of.change(folder, random.Random(turn), turn)
+            writes(killing.ran(folder, -1))
+        # Else what is worth keeping again goes by how quick the machine is.
+        file = folder / "w.yaml"
+        file.write_text(file.read_text().replace(*of.keep))
+        command, other, usual = "capture", ("--query", f"{of.first}_kept"), ()
+        flags = (*other, "--disk", "1GB")
+    saved, first = saved_as(folder), of.check(folder)
+    before = writes(killing.ran(folder, -1, *other, command=command))
+    assert of.check(folder) == first
     put_back(folder, saved)
-    last = writes(killing.ran(folder, -1, *LEAST))
+    last = writes(killing.ran(folder, -1, *flags, command=command))
     final = of.check(folder)
-    of.check_least(final)
+    least = first if are_kept_again else final
+    of.check_least(least)
+    assert are_kept_again is not any(final)
     assert last > before + len(of.names)
     choices = set()
     for at in range(before - 2 + part, last, STRIDE):
         put_back(folder, saved)
-        assert killing.ran(folder, at, *LEAST).returncode == -9, at
-        for pieces, whole in zip(of.check(folder), final, strict=True):
+        assert killing.ran(folder, at, *flags, command=command).returncode == -9, at
+        for pieces, whole in zip(of.check(folder), least, strict=True):
             assert pieces in ([], whole), at
             choices.add(bool(pieces))
         for turn in (1, 2):
             # A run that has nothing to do does not look at the budget. The first of these deletions
             # uses up the buffers that have just been bounded.
             of.change(folder, random.Random(at), turn)
-            writes(killing.ran(folder, -1, *LEAST))
-            assert of.check(folder) == final or of is BUFFERS, at
+            writes(killing.ran(folder, -1, *usual))
+            held = of.check(folder)
+            assert are_kept_again or held == final or of is BUFFERS, at
+        if are_kept_again:
+            writes(killing.ran(folder, -1, *flags, command=command))
+            assert not any(of.check(folder)), at
     assert choices
-
-
-@pytest.mark.long
-@pytest.mark.slow
-@pieces_and_parts
-def test_killed_anywhere_what_is_kept_is_whole(
-    tmp_path: Path, capsys: Capsys, of: Pieces, part: int
-) -> None:
-    """Pieces that were converted are made again after the capture of another query."""
-    folder = of.begun(tmp_path, capsys)
-    writes(killing.ran(folder, -1, *LEAST))
-    for turn in of.later:
-        of.change(folder, random.Random(turn), turn)
-        writes(killing.ran(folder, -1))
-    # Else what is worth keeping again goes by how quick the machine is.
-    file = folder / "w.yaml"
-    file.write_text(file.read_text().replace(*of.keep))
-    least = of.check(folder)
-    of.check_least(least)
-    saved = saved_as(folder)
-    room = ("--query", f"{of.first}_kept", "--disk", "1GB")
-
-    def captured(at: int, *words: str) -> killing.Spoken:
-        return killing.ran(folder, at, *words, command="capture")
-
-    before = writes(captured(-1, *room[:2]))
-    assert of.check(folder) == least
-    put_back(folder, saved)
-    last = writes(captured(-1, *room))
-    assert not any(of.check(folder))
-    assert last > before + len(of.names)
-    for at in range(before - 2 + part, last, STRIDE):
-        put_back(folder, saved)
-        assert captured(at, *room).returncode == -9, at
-        for pieces, held in zip(of.check(folder), least, strict=True):
-            assert pieces in ([], held), at
-        for turn in (1, 2):
-            of.change(folder, random.Random(at), turn)
-            writes(killing.ran(folder, -1))
-            of.check(folder)
-        writes(captured(-1, *room))
-        assert not any(of.check(folder)), at
 
 
 def spark_folders(places: list[Path]) -> list[Path]:
