@@ -399,13 +399,9 @@ def test_counts_are_sums(rows: int, scale: int) -> None:
         ranges = np.array([random.randrange(DENSE_SIZE) for _ in range(rows)], dtype=np.int32)
         weights = np.array([scale + random.randrange(3) for _ in range(rows)], dtype=np.int64)
         weights[: rows // 2] = -(model[ranges[: rows // 2]] // 400)
-        before = model.copy()
         np.add.at(model, ranges, weights)
-        change = counts.add(ranges, weights)
+        counts.add(ranges, weights)
         assert counts.counts.tolist() == model.tolist()
-        assert change.ranges.tolist() == np.flatnonzero(model != before).tolist()
-        assert change.before.tolist() == before[change.ranges].tolist()
-        assert change.after.tolist() == model[change.ranges].tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 400])
