@@ -754,6 +754,10 @@ def test_the_fields_that_programs_read(show) -> None:
         )
         return strict(ran.stdout)["results"][0]
 
+    assert entry("query")["rows"] == [
+        ["Apple", "5074.10", "2026-01-31", "NaN"],
+        [None, "6194.00", None, -0.5],
+    ]
     status = entry("status")
     assert status["query"] == "q_top"
     assert status["sketches"] == [

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import random
 import tomllib
+from itertools import count
+from math import nan
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from impctl.data.schema import DOUBLE
+from impctl.data.vector import Ints, from_arrow
 from impctl.engine.fixpoint.absorption import (
     Absorption,
     Grounded,
@@ -20,6 +25,7 @@ from impctl.engine.fixpoint.absorption import (
     grounded,
     missing_package,
 )
+from impctl.engine.fixpoint.rows import RowNumbers
 from impctl.errors import UnsupportedError, UsageError
 from tests.support.diagrams import HAS_DIAGRAMS, derivations_in, take_away, with_diagrams
 from tests.support.random_cases import random_seeds
@@ -55,6 +61,33 @@ def test_a_variable_stands_for_another_leaf_once_its_own_went() -> None:
             assert absorption.step((), [Grounded(turn, (), (turn,))]) == ({turn}, set())
             assert absorption.step([turn]) == (set(), {turn})
         assert absorption._manager.num_vars() == 1
+
+
+def test_rows_keep_their_numbers_while_they_are_there() -> None:
+    """Rows are equal as in DISTINCT: -0.0 is 0.0, and NaN is NaN."""
+    held, unused = RowNumbers("n", [("a", DOUBLE)]), count()
+
+    def fresh(number: int) -> Ints:
+        return np.array([next(unused) for _ in range(number)], dtype=np.int64)
+
+    def counted(*rows: tuple[float | None, int]) -> tuple[list[int], list[int]]:
+        values, weights = zip(*rows, strict=True)
+        column = from_arrow(pa.array(values, pa.float64()), DOUBLE)
+        result = held.counted([column], np.array(weights, dtype=np.int64), fresh)
+        return result.numbers.tolist(), result.gone.tolist()
+
+    (zero, same_zero, odd, same_odd, null), gone = counted(
+        (0.0, 1), (-0.0, 1), (nan, 1), (-nan, 2), (None, 1)
+    )
+    assert (zero, odd, gone) == (same_zero, same_odd, [])
+    assert len({zero, odd, null}) == 3
+    assert counted((-0.0, -1), (nan, -2)) == ([zero, odd], [])
+    _, gone = counted((-0.0, -1), (nan, -1), (None, 1), (7.0, 1), (7.0, -1))
+    assert {*gone} == {zero, odd}
+    assert counted((None, -1)) == ([null], [])
+    (again,), _ = counted((0.0, 1))
+    assert again not in (zero, odd, null)
+    assert sorted(held.whole().weights.tolist()) == [1, 1]
 
 
 def complete(nodes: int) -> list[Grounded]:

@@ -157,7 +157,7 @@ def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
     assert "before you run the command again" in (caught.value.hint or "")
 
 
-def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path) -> None:
+def test_an_empty_text_in_a_partition_column_is_null(tmp_path: Path) -> None:
     path = make(tmp_path / "t", partition_by=["brand"])
     done = apply_to_sales(path, UPDATE, assignments={"Brand": "''"}, where="sid = 1")
     assert done == AppliedUpdate(1, updated=1)
@@ -169,6 +169,16 @@ def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path) -> None
     assert after == {"update_preimage": "Dell", "update_postimage": None}
     rows = read_rows(open_source("sales", path).snapshot(), ["sid", "brand"]).to_pylist()
     assert {"sid": 1, "brand": None} in rows
+    apply_to_sales(path, INSERT, rows=({"sid": 4, "brand": ""},))
+    rows = read_rows(open_source("sales", path).snapshot(), ["sid", "brand"]).to_pylist()
+    assert {"sid": 4, "brand": None} in rows
+
+
+def test_inserted_rows_keep_constraints(tmp_path: Path) -> None:
+    path = make(tmp_path / "t")
+    DeltaTable(path).alter.add_constraint({"positive": "price > 0"})
+    with pytest.raises(UsageError, match="does not accept the batch"):
+        apply_to_sales(path, INSERT, rows=({"sid": 9, "price": -1},))
 
 
 @pytest.mark.parametrize(
