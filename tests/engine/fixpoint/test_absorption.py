@@ -44,6 +44,9 @@ def test_a_circle_goes_with_its_ground_and_a_second_way_keeps_it() -> None:
         absorption = Absorption(ship)
         came = [link("AB"), link("AB", "A"), link("BC", "B"), link("CA", "C"), link("CB", "C")]
         assert absorption.step((), came) == ({0, 1, 2}, set())
+        # Whether it is a smallest set is known where the whole function was handed on.
+        is_known = ship is Shipping.EAGER
+        assert absorption.smallest(rows["C"]) == ({links["AB"], links["BC"]}, is_known)
         assert absorption.step([links["CB"]]) == (set(), set())
         assert absorption.step((), [link("AC"), link("AC", "A")]) == (set(), set())
         assert absorption.step((), [link("CB", "C")]) == (set(), set())
