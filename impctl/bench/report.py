@@ -4,8 +4,8 @@ Law: the page is computed from the record alone and is the same for the same rec
 it still has the summary and every number. The template escapes all text of the record, and the
 page's content security policy loads nothing and runs only the two scripts of the page.
 
-A chart has one unit, and charts of one unit within a figure share their range. Points without a
-place on the axes are counted and reported. Bars start at zero; a logarithmic axis gets points.
+A chart has one unit, in which its axis counts. Points without a place on the axes are counted and
+reported. Bars start at zero; a logarithmic axis gets points.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def render_report(record: Record) -> str:
         summary=summarize(record),
         views=views,
         charts={
-            f"{index}-{panel.number}": panel.chart
+            f"{index}-{number}": panel.chart
             for index, view in enumerate(views, 1)
-            for panel in view["drawing"].panels
+            for number, panel in enumerate(view["drawing"].panels)
         },
         library=Markup(_asset(LIBRARY).strip()),
         noise=readable(record.noise, Unit.SHARE),
@@ -121,7 +121,8 @@ def _environment() -> Environment:
     environment.globals |= {
         "count_text": count_text,
         "groupby": _grouped,
-        "palette": (*_WORDS, *_AMOUNTS),
+        "palette": COLORS,
+        "shapes": SHAPES,
     }
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
@@ -279,9 +280,8 @@ def _check(is_right: bool | None) -> str:
 
 Key = tuple[Label | None, ...]
 
-_WORDS = tuple(f"w{at}" for at in range(7))
-_AMOUNTS = tuple(f"a{at}" for at in range(5))
-"""Colours in the template's style: distinct hues for words, a ramp for amounts."""
+COLORS = tuple(f"w{at}" for at in range(7))
+"""Colours in the template's style."""
 
 _KNOWN = {
     **dict.fromkeys(("maintain", "incremental", "with sketch"), 0),
@@ -290,115 +290,103 @@ _KNOWN = {
 }
 """The same thing has the same colour in every figure; others take the remaining ones."""
 
-_SHAPES = (
-    ("circle", "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0"),
-    ("rect", "M-4-4h8v8h-8z"),
-    ("triangle", "M0-5L5 4H-5z"),
-    ("rectRot", "M0-5L5 0L0 5L-5 0z"),
-    ("crossRot", "M-4-4L4 4M4-4L-4 4"),
-    ("star", "M-4-4L4 4M4-4L-4 4M0-5V5M-5 0H5"),
-    ("cross", "M0-5V5M-5 0H5"),
-)
+SHAPES = {
+    "circle": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
+    "rect": "M-4-4h8v8h-8z",
+    "triangle": "M0-5L5 4H-5z",
+    "rectRot": "M0-5L5 0L0 5L-5 0z",
+    "crossRot": "M-4-4L4 4M4-4L-4 4",
+    "star": "M-4-4L4 4M4-4L-4 4M0-5V5M-5 0H5",
+    "cross": "M0-5V5M-5 0H5",
+}
 """Names in the chart library, and paths in a legend; the last three are strokes."""
 
-_BAR = "M-12-5h24v10h-24z"
 _DASHES = ((), (7, 4), (2, 3), (10, 3, 2, 3))
-_FILLS = (("ff", 1.0), ("00", 0.0), ("66", 0.4), ("33", 0.2))
-"""Metrics of one group: opacity as the last two digits of a colour, and as a number."""
+_FILLS = ("ff", "00", "66", "33")
+"""Metrics of one group: dashes of lines, and opacity of bars and points as the end of a colour."""
 
-
-class LegendKey(Struct, frozen=True):
-    """An entry of a legend: what it hides, and its mark; without a `color` it is grey."""
-
-    value: str
-    name: str
-    color: str
-    dash: tuple[int, ...] | None
-    path: str
-    opacity: float
-
-
-class KeyGroup(Struct, frozen=True):
-    """Groups or metrics in a legend."""
-
-    title: str
-    keys: tuple[LegendKey, ...]
+_SIZES = {**SCALES, Unit.SHARE: ((0.01, "%"),), Unit.RATIO: ((1.0, "×"),)}
+"""The units of an axis, largest first."""
 
 
 class Panel(Struct, frozen=True):
     """One chart as its library takes it, except colours; `words` describe it."""
 
-    number: int
     title: str
-    unit: Unit
     words: str
     chart: Mapping[str, Any]
 
+    @property
+    def datasets(self) -> list[dict[str, Any]]:
+        datasets: list[dict[str, Any]] = self.chart["data"]["datasets"]
+        return datasets
+
 
 class Drawing(Struct, frozen=True):
-    """The panels of a figure and their shared legend; `hidden` counts points without a place."""
+    """The panels of a figure; `hidden` counts points without a place."""
 
-    keys: tuple[KeyGroup, ...]
     panels: tuple[Panel, ...]
     hidden: int
 
     @property
-    def rows(self) -> list[list[Panel]]:
-        """The panels of one unit each."""
-        return [list(row) for _, row in groupby(self.panels, key=lambda panel: panel.unit)]
-
-
-class _ChartLine(Struct, frozen=True):
-    """The points of one group and metric, by their positions in the figure's lists."""
-
-    group: int
-    metric: int
-    points: tuple[dict[str, Any], ...]
+    def legend(self) -> list[dict[str, Any]]:
+        """A dataset for each label, if there are several."""
+        keys = {line["label"]: line for panel in self.panels for line in panel.datasets}
+        return list(keys.values()) if len(keys) > 1 else []
 
 
 def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
-    """Make a panel for each unit and each value of labels that are neither x nor series."""
+    """Make a panel for each unit, with lines or bars for each metric and each group: the cells
+    whose labels are equal, except x."""
     categories, places = _places(chart, cells)
-    groups = _ordered(_distinct(_key(cell, chart.series) for cell in cells))
+    labels = (*chart.series, *_more_labels(chart, cells))
+    groups = _ordered(_distinct(_key(cell, labels) for cell in cells))
     metrics = [name for name in chart.y if any(name in cell.metrics for cell in cells)]
-    labels = facet_labels(chart, cells)
-    facets = _ordered(_distinct(_key(cell, labels) for cell in cells))
-    parts: dict[tuple[Unit, Key], list[_ChartLine]] = {}
-    for unit, facet in product(_distinct(map(unit_of, metrics)), facets):
-        for (index, group), (metric, name) in product(enumerate(groups), enumerate(metrics)):
-            if unit_of(name) is unit:
-                keys = (*labels, *chart.series)
-                members = [cell for cell in cells if _key(cell, keys) == (*facet, *group)]
-                if points := _points(chart, places, members, name):
-                    line = _ChartLine(index, metric, points)
-                    parts.setdefault((unit, facet), []).append(line)
-    every = [line for lines in parts.values() for line in lines]
-    values = sorted({point["x"] for line in every for point in line.points})
-    look = _Look(
-        chart=chart,
-        x=_category_axis(chart, categories) if categories else _place_axis(chart, values),
-        groups=tuple(", ".join(_texts(label_text, chart.series, group)) for group in groups),
-        metrics=tuple(map(plain_name, metrics)),
-        is_ordered=len(chart.series) == 1 and all(is_number(group[0]) for group in groups),
-        has_metrics=any(len({line.metric for line in lines}) > 1 for lines in parts.values()),
-        is_across=bool(categories),
-        has_bars=bool(categories) and "y" not in chart.log,
-    )
-    panels: list[Panel] = []
-    for (unit, facet), lines in parts.items():
-        names = [name for name in metrics if unit_of(name) is unit]
-        same = [point for line in every if metrics[line.metric] in names for point in line.points]
-        title = plain_name(names[0]) if len(names) == 1 else dimension_of(unit)
-        y = _value_axis(title, unit, "y" in chart.log, same)
-        words = [", ".join(map(plain_name, names))] if len(names) < len(metrics) else []
-        words += [text] if (text := ", ".join(_texts(named, labels, facet))) else []
-        panels.append(_panel(len(panels), ": ".join(words), unit, look, lines, y))
+    names = [
+        ", ".join(
+            named(n, value) for n, value in zip(labels, group, strict=True) if value is not None
+        )
+        for group in groups
+    ]
+    colors = _colors(names if len(groups) > 1 else [plain_name(name) for name in metrics])
+    panels = []
     measured = sum(name in cell.metrics for cell in cells for name in metrics)
-    drawn = sum(len(line.points) for line in every)
-    return Drawing(look.legend(), tuple(panels), measured - drawn)
+    drawn = 0
+    for unit in _distinct(map(unit_of, metrics)):
+        shown = [name for name in metrics if unit_of(name) is unit]
+        lines = []
+        for (at, group), (order, metric) in product(enumerate(groups), enumerate(shown)):
+            members = [cell for cell in cells if _key(cell, labels) == group]
+            points = _points(chart, places, members, metric)
+            if not points:
+                continue
+            place = at if len(groups) > 1 else metrics.index(metric)
+            words = [plain_name(metric)] if len(metrics) > 1 or len(groups) == 1 else []
+            words += [names[at]] if len(groups) > 1 else []
+            lines.append(
+                {
+                    "label": ", ".join(filter(None, words)) or plain_name(metric),
+                    "data": points,
+                    "color": colors[place],
+                    "fill": _FILLS[order % len(_FILLS)] if categories and len(groups) > 1 else "ff",
+                    "borderDash": () if categories else _DASHES[order % len(_DASHES)],
+                    "pointStyle": list(SHAPES)[place % len(SHAPES)],
+                }
+            )
+            drawn += len(points)
+        if lines:
+            title = ", ".join(map(plain_name, shown))
+            words = [f"Chart of {title} by {plain_name(chart.x)}"]
+            if len(groups) > 1:
+                words.append(f"a line for each {', '.join(map(plain_name, labels))}")
+            axis = title if len(shown) == 1 else dimension_of(unit)
+            panel = _panel(chart, categories, unit, axis, lines)
+            title = title if len(shown) < len(metrics) else ""
+            panels.append(Panel(title, ", ".join(words), panel))
+    return Drawing(tuple(panels), measured - drawn)
 
 
-def facet_labels(chart: Chart, cells: Sequence[Cell]) -> tuple[str, ...]:
+def _more_labels(chart: Chart, cells: Sequence[Cell]) -> tuple[str, ...]:
     """Labels without which two cells would be one point."""
     chosen: list[str] = []
     for name in _distinct(name for cell in cells for name in cell.labels):
@@ -424,7 +412,7 @@ def _places(chart: Chart, cells: Sequence[Cell]) -> tuple[tuple[str, ...], Mappi
 
 def _points(
     chart: Chart, places: Mapping[Label, float], cells: Sequence[Cell], name: str
-) -> tuple[dict[str, Any], ...]:
+) -> list[dict[str, Any]]:
     """Points in the order of x: `at` and `text` are for a tooltip, `value` stands beside a bar."""
     points = []
     is_log = "y" in chart.log
@@ -439,247 +427,100 @@ def _points(
         points.append(
             {
                 "x": places[label],
-                "y": _six(metric.median),
-                "low": _six(metric.median if is_log and low <= 0 else low),
-                "high": _six(metric.high if math.isfinite(metric.high) else metric.median),
+                "y": metric.median,
+                "low": metric.median if is_log and low <= 0 else low,
+                "high": metric.high if math.isfinite(metric.high) else metric.median,
                 "at": f"{plain_name(chart.x)} {label_text(chart.x, label)}",
                 "value": value,
                 "text": f"{value} ({spread} in {metric.runs} runs)" if spread else value,
             }
         )
-    return tuple(sorted(points, key=lambda point: point["x"]))
+    return sorted(points, key=lambda point: point["x"])
 
 
-class _Look(Struct, frozen=True, kw_only=True):
-    """What panels of a figure share: the axis x, and colours, shapes, dashes and fills of lines.
-    `is_ordered` says that groups are amounts, `has_metrics` that a panel has several metrics."""
-
-    chart: Chart
-    x: Mapping[str, Any]
-    groups: tuple[str, ...]
-    metrics: tuple[str, ...]
-    is_ordered: bool
-    has_metrics: bool
-    is_across: bool
-    has_bars: bool
-
-    def dataset(self, line: _ChartLine, *, has_values: bool) -> dict[str, Any]:
-        """A line or bars for the chart library; the page's script adds the colours."""
-        group, metric = self.groups[line.group], self.metrics[line.metric]
-        name = line.group if len(self.groups) > 1 else line.metric
-        data = [dict(point) for point in line.points]
-        for point in data:
-            if self.is_across:
-                point["x"], point["y"] = point["y"], point["x"]
-            if not has_values:
-                del point["value"]
-        return {
-            "label": f"{metric}, {group}" if group and self.has_metrics else group or metric,
-            "keys": [f"group{line.group}", f"metric{line.metric}"],
-            "data": data,
-            "color": self._color(line.group, line.metric),
-            "fill": _FILLS[self._variant(line.metric)][0] if self.is_across else "ff",
-            "borderDash": _DASHES[line.metric % len(_DASHES)] if self.has_metrics else (),
-            "pointStyle": _SHAPES[name % len(_SHAPES)][0],
-        }
-
-    @property
-    def series(self) -> str:
-        return ", ".join(map(plain_name, self.chart.series))
-
-    def legend(self) -> tuple[KeyGroup, ...]:
-        """Groups if there are several, metrics if a chart has several."""
-        groups = []
-        if len(self.groups) > 1:
-            keys = [self._key("group", index, 0, name) for index, name in enumerate(self.groups)]
-            groups.append(KeyGroup(self.series, tuple(keys)))
-        if self.has_metrics:
-            keys = [self._key("metric", 0, index, name) for index, name in enumerate(self.metrics)]
-            groups.append(KeyGroup("", tuple(keys)))
-        return tuple(groups)
-
-    def _key(self, kind: str, group: int, metric: int, name: str) -> LegendKey:
-        is_grey = kind == "metric" and len(self.groups) > 1
-        path = _SHAPES[(group + metric) % len(_SHAPES)][1]
-        if self.is_across:
-            path = _BAR if self.has_bars else _SHAPES[0][1] if is_grey else path
-        elif is_grey:
-            path = ""
-        dash = _DASHES[metric % len(_DASHES)] if kind == "metric" else ()
-        return LegendKey(
-            f"{kind}{group + metric}",
-            name,
-            "" if is_grey else self._color(group, metric),
-            None if self.is_across else dash,
-            path,
-            _FILLS[self._variant(metric)][1] if kind == "metric" and self.is_across else 1.0,
-        )
-
-    def _variant(self, metric: int) -> int:
-        """The second metric of a group is an outline, others are partly filled."""
-        return metric % len(_FILLS) if len(self.groups) > 1 and self.has_metrics else 0
-
-    def _color(self, group: int, metric: int) -> str:
-        has_groups = len(self.groups) > 1
-        names, key = (self.groups, group) if has_groups else (self.metrics, metric)
-        if has_groups and self.is_ordered:
-            if len(names) > len(_AMOUNTS):
-                return _AMOUNTS[key % len(_AMOUNTS)]
-            return _AMOUNTS[round(key * (len(_AMOUNTS) - 1) / (len(names) - 1))]
-        if names[key] in _KNOWN:
-            return _WORDS[_KNOWN[names[key]]]
-        others = [name for name in names if name not in _KNOWN]
-        free = _WORDS
-        if len(others) < len(names):
-            free = tuple(
-                color for index, color in enumerate(_WORDS) if index not in _KNOWN.values()
-            )
-        return free[others.index(names[key]) % len(free)]
+def _colors(names: Sequence[str]) -> list[str]:
+    others = [name for name in names if name not in _KNOWN]
+    taken = _KNOWN.values() if len(others) < len(names) else ()
+    free = [color for at, color in enumerate(COLORS) if at not in taken]
+    return [
+        COLORS[_KNOWN[name]] if name in _KNOWN else free[others.index(name) % len(free)]
+        for name in names
+    ]
 
 
 def _panel(
-    position: int,
-    title: str,
+    chart: Chart,
+    categories: Sequence[str],
     unit: Unit,
-    look: _Look,
-    lines: Sequence[_ChartLine],
-    y: Mapping[str, Any],
-) -> Panel:
-    x = look.x
-    words = [
-        f"Chart of {', '.join(_distinct(look.metrics[line.metric] for line in lines))} "
-        f"by {plain_name(look.chart.x)}",
-        f"for {title}" if title else "",
-        f"a line for each {look.series}" if len(look.groups) > 1 else "",
-    ]
-    categories = len(x.get("labels", ()))
-    has_values = look.has_bars and len(lines) * categories <= 24
-    thickness = len(lines) * 24 + 16 if look.has_bars else 36
-    axis = "y" if look.is_across else "x"
-    return Panel(
-        position,
-        title,
-        unit,
-        ", ".join(filter(None, words)),
-        {
-            "type": "bar" if look.has_bars else "line",
-            "height": 76 + categories * thickness if look.is_across else None,
-            "data": {"datasets": [look.dataset(line, has_values=has_values) for line in lines]},
-            "options": {
-                "indexAxis": axis,
-                "hasValues": has_values,
-                "showLine": not look.is_across,
-                "elements": {"point": {"radius": 6 if look.is_across else 4}},
-                "scales": {"x": y, "y": x} if look.is_across else {"x": x, "y": y},
-                "layout": {"padding": {"right": 64 if has_values else 12, "top": 8}},
-                "interaction": {"mode": "nearest", "axis": axis, "intersect": False},
+    title: str,
+    lines: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """A chart for the library: horizontal bars of categories, or points if the axis is logarithmic;
+    else lines. Coordinates become amounts of the units in which the axes count."""
+    points = [point for line in lines for point in line["data"]]
+    ends = [value for point in points for value in (point["low"], point["y"], point["high"])]
+    is_log = "y" in chart.log
+    size, y = _axis(title, unit, ends, is_log=is_log)
+    y |= {"beginAtZero": not is_log, "border": {"display": False}}
+    has_bars = bool(categories) and not is_log
+    x_size = 1.0
+    if categories:
+        x: dict[str, Any] = {
+            "type": "category",
+            "labels": [text if len(text) <= 26 else f"{text[:25]}…" for text in categories],
+            "offset": True,
+            "title": {"display": True, "text": plain_name(chart.x)},
+            "ticks": {"autoSkip": False},
+        }
+    else:
+        # A count of rows has its unit in its name already.
+        x_unit = Unit.NONE if unit_of(chart.x) is Unit.ROWS else unit_of(chart.x)
+        values = [point["x"] for point in points]
+        x_size, x = _axis(plain_name(chart.x), x_unit, values, is_log="x" in chart.log)
+    x["grid"] = {"display": False}
+    for point in points:
+        point["x"] = _six(point["x"] / x_size)
+        point |= {name: _six(point[name] / size) for name in ("y", "low", "high")}
+        if categories:
+            point["x"], point["y"] = point["y"], point["x"]
+    has_values = has_bars and len(lines) * len(categories) <= 24
+    thickness = len(lines) * 24 + 16 if has_bars else 36
+    return {
+        "type": "bar" if has_bars else "line",
+        "height": 76 + len(categories) * thickness if categories else None,
+        "data": {"datasets": lines},
+        "options": {
+            "indexAxis": "y" if categories else "x",
+            "hasValues": has_values,
+            "showLine": not categories,
+            "elements": {"point": {"radius": 6 if categories else 4}},
+            "scales": {"x": y, "y": x} if categories else {"x": x, "y": y},
+            "layout": {"padding": {"right": 64 if has_values else 12, "top": 8}},
+            "interaction": {
+                "mode": "nearest",
+                "axis": "y" if categories else "x",
+                "intersect": False,
             },
         },
-    )
-
-
-def _category_axis(chart: Chart, categories: Sequence[str]) -> dict[str, Any]:
-    return {
-        "type": "category",
-        "labels": [text if len(text) <= 26 else f"{text[:25]}…" for text in categories],
-        "offset": True,
-        "title": {"display": True, "text": plain_name(chart.x)},
-        "grid": {"display": False},
-        "border": {"display": False},
-        "ticks": {"autoSkip": False},
     }
 
 
-def _place_axis(chart: Chart, values: Sequence[float]) -> dict[str, Any]:
-    # A count of rows needs no second "rows" on every tick.
-    unit = unit_of(chart.x) if unit_of(chart.x) is not Unit.ROWS else Unit.NONE
-    low, high = (values[0], values[-1]) if values else (0.0, 1.0)
-    title = plain_name(chart.x)
-    if "x" in chart.log:
-        # Room beside the outermost points, or their marks are cut in half.
-        low, high = low / 1.15, high * 1.15
-        # Few values are the ticks themselves: no line suggests a point in between.
-        is_few = len(values) <= 8 and all(
-            after / before >= 1.45 for before, after in zip(values, values[1:], strict=False)
-        )
-        ticks = values if is_few else _decades(low, high)
-        axis = _number_axis(title, unit, low, high, ticks, is_log=True)
-    else:
-        step = _nice((high - low) / 4 or 1.0, unit=unit)
-        starts_at_zero = 0 <= low <= 0.4 * high
-        low = 0 if starts_at_zero else low - 0.04 * (high - low)
-        high += 0.02 * (high - low)
-        axis = _number_axis(title, unit, low, high, _steps(low, high, step), is_log=False)
-    return {**axis, "grid": {"display": False}, "border": {"display": True}}
-
-
-def _value_axis(
-    title: str, unit: Unit, is_log: bool, points: Sequence[Mapping[str, float]]
-) -> dict[str, Any]:
-    """The axis of metrics, from zero unless logarithmic; it includes the ranges of runs."""
-    low = min(min(point["low"], point["y"]) for point in points)
-    high = max(max(point["high"], point["y"]) for point in points)
-    if is_log:
-        low, high = _nice(low), _nice(high, is_up=True)
-        if low == high:
-            low, high = low / 2, high * 2
-        return _number_axis(title, unit, low, high, _decades(low, high), is_log=True)
-    low, high = min(low, 0), max(high, 0)
-    step = _nice((high - low) / 4 or 1.0, unit=unit)
-    low, high = math.floor(low / step) * step, math.ceil(high / step or 1) * step
-    return _number_axis(title, unit, low, high, _steps(low, high, step), is_log=False)
-
-
-def _number_axis(
-    title: str, unit: Unit, low: float, high: float, ticks: Sequence[float], *, is_log: bool
-) -> dict[str, Any]:
-    return {
+def _axis(
+    name: str, unit: Unit, values: Sequence[float], *, is_log: bool
+) -> tuple[float, dict[str, Any]]:
+    """The size of the unit in which the axis counts, and the axis, which includes these values."""
+    least, greatest = min(values), max(values)
+    limit = least if is_log else max(-least, greatest)
+    sizes = _SIZES.get(unit, ((1.0, ""),))
+    size, ending = next((step for step in sizes if limit >= step[0]), sizes[-1])
+    words = ", ".join(filter(None, (ending, "log scale" if is_log else "")))
+    return size, {
         "type": "logarithmic" if is_log else "linear",
-        "title": {"display": True, "text": f"{title} (log scale)" if is_log else title},
-        "min": low,
-        "max": high,
-        "border": {"display": False},
+        "title": {"display": True, "text": f"{name} ({words})" if words else name},
+        "suggestedMin": _six(least / size),
+        "suggestedMax": _six(greatest / size),
         "ticks": {"maxRotation": 0, "maxTicksLimit": 7},
-        "given": [{"value": value, "text": _tick(value, unit)} for value in ticks],
     }
-
-
-def _tick(value: float, unit: Unit) -> str:
-    if not value:
-        return "0"
-    if unit in (Unit.NONE, Unit.ROWS):
-        for size, letter in ((1e9, "G"), (1e6, "M")):
-            if abs(value) >= size:
-                return f"{number(value / size)}{letter}"
-        return number(value)
-    if unit is Unit.RATIO:
-        return f"{number(value)}×"
-    return readable(value, unit)
-
-
-def _steps(low: float, high: float, step: float) -> list[float]:
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [count * step for count in range(first, last + 1)]
-
-
-def _decades(low: float, high: float) -> list[float]:
-    """Round values on a logarithmic axis, more of them in a small range."""
-    decades = math.log10(high / low)
-    steps = (1,) if decades >= 3 else (1, 3) if decades >= 1.8 else (1, 2, 5)
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    values = [step * 10.0**power for power in powers for step in steps]
-    return [value for value in values if low * 0.999 <= value <= high * 1.001]
-
-
-def _nice(value: float, *, is_up: bool = False, unit: Unit = Unit.NONE) -> float:
-    """The next 1, 2 or 5 times a power of ten below or above, in the unit of the axis."""
-    # Steps of 200,000 ms would read 3.33 min.
-    size = next((size for size, _ in SCALES.get(unit, ()) if value * 4 >= size), 1.0)
-    power = 10.0 ** math.floor(math.log10(value / size)) * size
-    steps = [step * power for step in (1, 2, 5, 10)]
-    if is_up:
-        return next(step for step in steps if step >= value * 0.999)
-    return next(step for step in reversed(steps) if step <= value * 1.001)
 
 
 def _six(value: float) -> float:
@@ -689,11 +530,6 @@ def _six(value: float) -> float:
 
 def _key(cell: Cell, labels: Sequence[str]) -> Key:
     return tuple(cell.labels.get(name) for name in labels)
-
-
-def _texts(text: Callable[[str, Label], str], labels: Sequence[str], key: Key) -> Iterable[str]:
-    pairs = zip(labels, key, strict=True)
-    return (text(name, value) for name, value in pairs if value is not None)
 
 
 def _ordered(keys: list[Key]) -> list[Key]:

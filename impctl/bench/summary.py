@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -86,14 +86,9 @@ PAIRS = {
         "of the tree over running DuckDB again",
         "Running the query again in DuckDB was faster than a step of the tree",
     ),
-    ("total_ms", "none"): ("over no sketch", "The workload was faster without a sketch"),
-    ("total_ms", "recapture"): (
-        "over recaptured sketches",
-        "The workload was faster with recaptured sketches",
-    ),
 }
-"""Metrics to compare, ours first; of `total_ms`, the other is a strategy. What a speed-up is of,
-where figures show it, and what a report says if the other was faster."""
+"""Metrics to compare, ours first; what a speed-up is of, where figures show it, and what a report
+says if the other was faster."""
 
 
 class Contest(Struct, frozen=True):
@@ -125,13 +120,11 @@ class Contest(Struct, frozen=True):
 
 
 def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
-    """Compare our metric with the other in every cell that has both, in the record's order. Of
-    `total_ms`, compare maintained sketches with `other`, another strategy."""
+    """Compare our metric with the other in every cell that has both, in the record's order."""
     result = []
     for figure in record.figures:
-        cells = record.cells_of(figure.name)
-        for cell in cells:
-            mine, theirs = cell.metrics.get(ours), _rival(cells, cell, ours, other)
+        for cell in record.cells_of(figure.name):
+            mine, theirs = cell.metrics.get(ours), cell.metrics.get(other)
             if mine is None or theirs is None or not (_is_amount(mine) and _is_amount(theirs)):
                 continue
             band = band_of(ours, mine, theirs, record.noise_of(figure.name))
@@ -139,15 +132,6 @@ def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
             ratio, side = theirs.median / mine.median, side_of(mine, theirs, band)
             result.append(Contest(figure, cell, *names, ratio, band, side))
     return tuple(result)
-
-
-def _rival(cells: Sequence[Cell], cell: Cell, ours: str, other: str) -> Metric | None:
-    if ours != "total_ms":
-        return cell.metrics.get(other)
-    if cell.labels.get("strategy") != "incremental":
-        return None
-    labels = {**cell.labels, "strategy": other}
-    return next((cell.metrics.get("total_ms") for cell in cells if cell.labels == labels), None)
 
 
 def _is_amount(metric: Metric) -> bool:
@@ -396,48 +380,6 @@ def _size_text(name: str, amount: float) -> str:
     return f"{number(amount)} changes"
 
 
-# The fastest way per case. Law: every case is reported once, with the least median and the distance
-# of the next; within the noise both are named and neither wins.
-
-_ANSWERS = {
-    **dict.fromkeys(("state_ms", "by_engine_ms", "view_ms", "duckdb_sketch_ms", "duckdb_plain_ms")),
-    "sketch_ms": "Spark with the sketch",
-    "plain_ms": "Spark without sketch",
-}
-"""Ways to an answer, with a name if that of the metric does not say who answers."""
-
-
-def quickest(record: Record) -> tuple[str, ...]:
-    """A sentence for each case answered from state, by the engine and by others."""
-    return tuple(
-        _ranking(record, figure, cell)
-        for figure in record.figures
-        for cell in record.cells_of(figure.name)
-        if "state_ms" in cell.metrics and "by_engine_ms" in cell.metrics
-    )
-
-
-def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
-    ranked = [
-        (cell.metrics[way], _ANSWERS[way] or plain_name(way))
-        for way in _ANSWERS
-        if way in cell.metrics and cell.metrics[way].median > 0
-    ]
-    ranked.sort(key=lambda pair: pair[0].median)
-    (first, name), (second, other), *slower = ranked
-    others = "; ".join(
-        f"{words} {times(metric.median / first.median)} as long" for metric, words in slower
-    )
-    sentence = f"{name} ({readable(first.median, Unit.MS)})"
-    band = band_of("sketch_ms", first, second, record.noise_of(cell.figure))
-    if side_of(first, second, band) > 0:
-        sentence += f", then {other}, {times(second.median / first.median)} as long"
-    else:
-        sentence += f" or {other}, within the noise"
-    case = labels_name(figure, cell)
-    return f"{case}: {sentence}; {others}." if others else f"{case}: {sentence}."
-
-
 # The numbers to remember. Law: a speed-up that depends on the size of a change is reported at one
 # size, never over all: else the choice of sizes would determine it.
 
@@ -538,10 +480,7 @@ def losses(record: Record) -> tuple[str, ...]:
 
 def _undecided_losses(record: Record) -> list[str]:
     """Slower, but within the noise: neither lost nor won, but to be reported."""
-    pairs = (
-        *(("maintain_ms", "recapture_ms"), ("sketch_ms", "plain_ms"), ("sketch_ms", "pruned_ms")),
-        *(("total_ms", "none"), ("total_ms", "recapture")),
-    )
+    pairs = ("maintain_ms", "recapture_ms"), ("sketch_ms", "plain_ms"), ("sketch_ms", "pruned_ms")
     close = [contest for pair in pairs for contest in contests(record, *pair)]
     slower = [contest for contest in close if contest.ratio < 1 and not contest.is_lost]
     if not slower:
@@ -647,9 +586,6 @@ def summarize(record: Record) -> Summary:
         _unsteady(record),
         _maintaining(maintained),
         _using(used),
-        _answering(record),
-        _trees(record),
-        _workloads(record),
         _when_not(record),
         _checks(record),
         Section("What could not be measured", (), record.failures) if record.failures else None,
@@ -730,33 +666,11 @@ def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
     )
 
 
-def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], text: str) -> tuple[str, ...]:
-    return tuple(
-        f"Over {words}: speed-up {range_text(result)}; faster in {_won_of(result, text)}."
-        for words, result in rivals
-        if result
-    )
-
-
-def _workloads(record: Record) -> Section | None:
-    points = _over(
-        (
-            ("no sketch", contests(record, "total_ms", "none")),
-            ("recaptured sketches", contests(record, "total_ms", "recapture")),
-        ),
-        "workload",
-    )
-    if not points:
-        return None
-    text = "Queries and updates in turn, including all costs, with maintained sketches:"
-    return Section("Whole workloads", (text,), points)
-
-
 def _using(group: Sequence[Contest]) -> Section | None:
     if not group:
         return None
     text = f"With its sketch, a query was faster in {_won_of(group)}; speed-up {range_text(group)}."
-    total = _total_words(group, "sketch_ms", "plain_ms", "with their sketches")
+    total = _total_words(group)
     points = []
     for name in _text_labels(group):
         for value in dict.fromkeys(contest.cell.labels[name] for contest in group):
@@ -766,42 +680,17 @@ def _using(group: Sequence[Contest]) -> Section | None:
     return Section("What a sketch saves a query", texts, tuple(points))
 
 
-def _total_words(group: Sequence[Contest], ours: str, other: str, name: str) -> str:
-    """A sentence on the total times; `name` is how `ours` answers; empty for one contest."""
+def _total_words(group: Sequence[Contest]) -> str:
+    """A sentence on the total times; empty for one contest."""
     if len(group) < 2:
         return ""
-    took = sum(contest.cell.metrics[ours].median for contest in group)
-    without = sum(contest.cell.metrics[other].median for contest in group)
+    took = sum(contest.cell.metrics["sketch_ms"].median for contest in group)
+    without = sum(contest.cell.metrics["plain_ms"].median for contest in group)
     return (
         f"All {number(len(group))} together took {readable(without, Unit.MS)} with Spark "
-        f"over all files and {readable(took, Unit.MS)} {name}: {times(without / took)} as "
-        "fast."
+        f"over all files and {readable(took, Unit.MS)} with their sketches: "
+        f"{times(without / took)} as fast."
     )
-
-
-def _answering(record: Record) -> Section | None:
-    points = quickest(record)
-    if not points:
-        return None
-    text = "The fastest way to each answer; a sketch or a view includes its upkeep:"
-    materialized = contests(record, "state_ms", "plain_ms")
-    total = _total_words(materialized, "state_ms", "plain_ms", "from their materialized results")
-    return Section("Fastest way to answer", (total, text) if total else (text,), points)
-
-
-def _trees(record: Record) -> Section | None:
-    """Join trees, compared with the index join and with running DuckDB again."""
-    points = _over(
-        (
-            ("an index join", contests(record, "tree_ms", "index_ms")),
-            ("running DuckDB again", contests(record, "tree_ms", "duckdb_ms")),
-        ),
-        "measurement",
-    )
-    if not points:
-        return None
-    text = "A step of a join tree, which writes no joined rows, on the same changes:"
-    return Section("Joins without writing joined rows", (text,), points)
 
 
 def _text_labels(group: Sequence[Contest]) -> list[str]:
@@ -857,6 +746,6 @@ def _undecided(group: Sequence[Contest]) -> str:
     return f" ({number(count)} within the noise)" if count else ""
 
 
-def _won_of(group: Sequence[Contest], noun: str = "measurement") -> str:
+def _won_of(group: Sequence[Contest]) -> str:
     won = sum(contest.is_won for contest in group)
-    return f"{number(won)} of {count_text(len(group), noun)}{_undecided(group)}"
+    return f"{number(won)} of {count_text(len(group), 'measurement')}{_undecided(group)}"

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from impctl.bench.compare import Difference, RecordComparison, compare_records
-from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record, RecordKind
+from impctl.bench.record import Cell, Label, Metric, Record, RecordKind
 from impctl.bench.summary import (
     BreakEven,
     Section,
@@ -19,11 +19,10 @@ from impctl.bench.summary import (
     contests,
     earliest_break_even,
     losses,
-    quickest,
     summarize,
 )
 from impctl.errors import UsageError
-from tests.bench.sample_records import record_of, small_record
+from tests.bench.sample_records import record_of
 from tests.support.run_cli import refused
 
 FIRST = [10, 11, 12]
@@ -236,8 +235,6 @@ def test_where_a_tree_loses_is_told() -> None:
     assert "The index join was faster than the tree in “First”: at 1 change (0.33× as" in told
     again = "Running the query again in DuckDB was faster than a step of the tree"
     assert f"{again} in “First”: at 1 change" in told
-    over = "Over an index join: speed-up 0.33× to 33×, median 17×; faster in 1 of 2 measurements."
-    assert section(record, "Joins without writing joined rows").points[0] == over
 
 
 def sized(cost: float, **labels: Label) -> Cell:
@@ -292,42 +289,6 @@ def test_points_by_layout_tell_what_is_within_the_noise() -> None:
     record = record_of(query("sorted", 10), query("shuffled", 95))
     points = ("layout sorted: 10×.", "layout shuffled: 1.1× (1 within the noise).")
     assert section(record, "What a").points == points
-
-
-ANSWERS = Figure("answers", "Answers", "", Chart("order", ("state_ms",), ()))
-
-
-def answered(noise: float = 0.0, **times: Times) -> Record:
-    metrics = {f"{name}_ms": Metric.of(runs) for name, runs in times.items()}
-    result = Cell("answers", {"order": "sorted"}, metrics, equal=True)
-    return small_record(result, figures=(ANSWERS,), figure_noise={"answers": noise})
-
-
-@pytest.mark.parametrize(
-    ("record", "told"),
-    [
-        pytest.param(
-            answered(
-                state=(9, 10, 11), by_engine=(29, 30, 31), plain=(1000, 1100), view=(19, 20, 21)
-            ),
-            "materialized result (10 ms), then manually maintained view, 2× as long; "
-            "engine with the sketch 3× as long; Spark without sketch 105× as long.",
-            id="the next one and the others",
-        ),
-        pytest.param(
-            answered(0.5, state=(9, 10, 11), by_engine=(11.5, 12, 12.5)),
-            "materialized result (10 ms) or engine with the sketch, within the noise.",
-            id="within the noise nobody wins",
-        ),
-    ],
-)
-def test_the_quickest_is_told(record: Record, told: str) -> None:
-    assert quickest(record) == (f"order sorted: {told}",)
-    assert section(record, "Fastest way to answer")
-
-
-def test_of_other_measures_nothing_is_told() -> None:
-    assert quickest(answered(plain=(1, 2), sketch=(3, 4))) == ()
 
 
 def sized_cell(size: float, cost: float, duckdb: float | None = None, **labels: Label) -> Cell:

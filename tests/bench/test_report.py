@@ -17,7 +17,7 @@ import pytest
 
 from impctl.bench import report
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
-from impctl.bench.report import Drawing, draw, render_report
+from impctl.bench.report import draw, render_report
 from impctl.errors import UsageError
 from tests.bench.sample_records import (
     every_measure_record,
@@ -72,16 +72,6 @@ def drawn(html: str) -> dict[str, Any]:
     charts = json.loads(match[1], parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
     assert isinstance(charts, dict)
     return charts
-
-
-def datasets(drawing: Drawing, panel: int = 0) -> list[dict[str, Any]]:
-    found = drawing.panels[panel].chart["data"]["datasets"]
-    assert isinstance(found, list)
-    return found
-
-
-def names(drawing: Drawing) -> list[list[str]]:
-    return [[key.name for key in group.keys] for group in drawing.keys]
 
 
 @pytest.fixture(scope="module")
@@ -322,21 +312,6 @@ def test_what_the_noise_hides_is_told() -> None:
     assert told in text_of(slower, noise=0.05)
 
 
-def test_whole_workloads_are_compared_by_strategy() -> None:
-    costs = {"none": 50.0, "recapture": 300.0, "incremental": 100.0}
-    cells = [
-        small_cell({"ratio": "1U1Q", "strategy": strategy}, {"total_ms": cost})
-        for strategy, cost in costs.items()
-    ]
-    text = text_of(*cells, chart=Chart("ratio", ("total_ms",), ("strategy",)))
-    for told in (
-        "Over no sketch: speed-up 0.5×; faster in 0 of 1 workload",
-        "Over recaptured sketches: speed-up 3×",
-        "The workload was faster without a sketch in “A figure”: at ratio 1U1Q",
-    ):
-        assert told in text
-
-
 def test_a_line_per_group_and_metric_sorted_along_x() -> None:
     chart = Chart("changes", ("maintain_ms", "recapture_ms"), ("groups",), ("x", "y"))
     cells = [
@@ -346,18 +321,15 @@ def test_a_line_per_group_and_metric_sorted_along_x() -> None:
     ]
     drawing = draw(chart, cells)
     (panel,) = drawing.panels
-    assert names(drawing) == [["50", "500"], ["maintain", "recapture"]]
-    assert drawing.keys[0].title == "groups"
-    assert [key.color for key in drawing.keys[0].keys] == ["a0", "a4"]
-    assert [(line["label"], line["keys"]) for line in datasets(drawing)] == [
-        ("maintain, 50", ["group0", "metric0"]),
-        ("recapture, 50", ["group0", "metric1"]),
-        ("maintain, 500", ["group1", "metric0"]),
-        ("recapture, 500", ["group1", "metric1"]),
+    assert [(line["label"], line["color"], line["borderDash"]) for line in panel.datasets] == [
+        ("maintain, 50 groups", "w0", ()),
+        ("recapture, 50 groups", "w0", (7, 4)),
+        ("maintain, 500 groups", "w1", ()),
+        ("recapture, 500 groups", "w1", (7, 4)),
     ]
-    assert [point["x"] for point in datasets(drawing)[0]["data"]] == [10, 100]
-    y = panel.chart["options"]["scales"]["y"]
-    assert (y["type"], y["min"], y["max"]) == ("logarithmic", 5, 100)
+    assert drawing.legend == panel.datasets
+    assert [point["x"] for point in panel.datasets[0]["data"]] == [10, 100]
+    assert panel.chart["options"]["scales"]["y"]["type"] == "logarithmic"
     assert drawing.hidden == 0
 
 
@@ -365,7 +337,7 @@ def test_text_and_a_single_number_on_x_are_categories_in_their_given_order() -> 
     cells = [small_cell({"batch": batch}, {"maintain_ms": 1.0}) for batch in ("100", "20", "lazy")]
     drawing = draw(Chart("batch", ("maintain_ms",)), cells)
     assert drawing.panels[0].chart["options"]["scales"]["y"]["labels"] == ["100", "20", "lazy"]
-    assert [(point["y"], point["at"]) for point in datasets(drawing)[0]["data"]] == [
+    assert [(point["y"], point["at"]) for point in drawing.panels[0].datasets[0]["data"]] == [
         (0, "batch 100"),
         (1, "batch 20"),
         (2, "batch lazy"),
@@ -374,43 +346,57 @@ def test_text_and_a_single_number_on_x_are_categories_in_their_given_order() -> 
     assert drawing.panels[0].chart["options"]["scales"]["y"]["labels"] == ["5,000"]
 
 
-def test_units_and_labels_on_no_axis_have_panels_of_their_own() -> None:
+def test_units_have_panels_and_labels_on_no_axis_have_lines() -> None:
     cells = [
         small_cell({"x": x, "kind": kind, "share": x / 100}, {"a_ms": x, "b_bytes": 10.0 * x})
         for kind in ("one", "two")
         for x in (1, 2)
     ]
     drawing = draw(Chart("x", ("a_ms", "b_bytes")), cells)
-    assert [(panel.number, panel.title, panel.unit) for panel in drawing.panels] == [
-        (0, "a: kind one", "ms"),
-        (1, "a: kind two", "ms"),
-        (2, "b: kind one", "bytes"),
-        (3, "b: kind two", "bytes"),
-    ]
-    y = [panel.chart["options"]["scales"]["y"] for panel in drawing.panels]
-    assert [(scale["min"], scale["max"]) for scale in y] == [(0, 2), (0, 2), (0, 20), (0, 20)]
+    assert [panel.title for panel in drawing.panels] == ["a", "b"]
+    labels = [[line["label"] for line in panel.datasets] for panel in drawing.panels]
+    assert labels == [["a, kind one", "a, kind two"], ["b, kind one", "b, kind two"]]
+    assert [line["label"] for line in drawing.legend] == labels[0] + labels[1]
 
 
 @pytest.mark.parametrize(
-    ("metric", "values", "log", "texts"),
+    ("metric", "values", "log", "title", "ends"),
     [
-        ("a_ms", (0.0, 7e5), (), ["0", "2 min", "4 min", "6 min", "8 min", "10 min", "12 min"]),
-        ("a_ms", (2.0, 40.0), ("y",), ["2 ms", "5 ms", "10 ms", "20 ms", "50 ms"]),
-        ("a_ms", (1.0, 5e3), ("y",), ["1 ms", "10 ms", "100 ms", "1 s"]),
-        ("a_bytes", (1.0, 3e6), (), ["0", "500 kB", "1 MB", "1.5 MB", "2 MB", "2.5 MB", "3 MB"]),
-        ("a_rows", (1.0, 2e6), (), ["0", "500,000", "1M", "1.5M", "2M"]),
-        ("a_ratio", (0.1, 0.4), (), ["0", "0.1×", "0.2×", "0.3×", "0.4×"]),
-        ("a_share", (-0.5, 0.5), (), ["-60 %", "-40 %", "-20 %", "0", "20 %", "40 %", "60 %"]),
-        ("a_count", (0.0, 0.0), (), ["0", "1"]),
+        ("a_ms", (0.0, 7e5), (), "a (min)", (0, 11.6667)),
+        ("a_ms", (2.0, 4000.0), ("y",), "a (ms, log scale)", (2, 4000)),
+        ("a_bytes", (1.0, 3e6), (), "a (MB)", (1e-06, 3)),
+        ("a_rows", (1.0, 2e6), (), "a", (1, 2e6)),
+        ("a_ratio", (0.1, 0.4), (), "a ratio (×)", (0.1, 0.4)),
+        ("a_share", (-0.5, 0.5), (), "a share (%)", (-50, 50)),
+        ("a_count", (0.0, 0.0), (), "a count", (0, 0)),
     ],
 )
-def test_ticks_are_round_in_the_unit_of_the_axis(
-    metric: str, values: tuple[float, ...], log: tuple[str, ...], texts: list[str]
+def test_an_axis_counts_in_the_unit_in_its_title(
+    metric: str, values: tuple[float, ...], log: tuple[str, ...], title: str, ends: object
 ) -> None:
     cells = [small_cell({"x": x}, {metric: value}) for x, value in enumerate(values, 1)]
-    drawing = draw(Chart("x", (metric,), (), log), cells)
-    given = drawing.panels[0].chart["options"]["scales"]["y"]["given"]
-    assert [tick["text"] for tick in given] == texts
+    (panel,) = draw(Chart("x", (metric,), (), log), cells).panels
+    y = panel.chart["options"]["scales"]["y"]
+    assert (y["title"]["text"], (y["suggestedMin"], y["suggestedMax"])) == (title, ends)
+    assert tuple(point["y"] for point in panel.datasets[0]["data"]) == ends
+
+
+@pytest.mark.parametrize(
+    ("places", "log", "kind", "axis"),
+    [
+        (("one", "two"), (), "bar", "x"),
+        (("one", "two"), ("y",), "line", "x"),
+        ((1, 2), (), "line", "y"),
+        ((1, 2), ("y",), "line", "y"),
+    ],
+)
+def test_an_axis_of_amounts_starts_at_zero_unless_logarithmic(
+    places: tuple[Label, ...], log: tuple[str, ...], kind: str, axis: str
+) -> None:
+    cells = [small_cell({"x": x}, {"a_ms": 5.0}) for x in places]
+    (panel,) = draw(Chart("x", ("a_ms",), (), log), cells).panels
+    assert panel.chart["type"] == kind
+    assert panel.chart["options"]["scales"][axis]["beginAtZero"] is not bool(log)
 
 
 def test_what_has_no_place_is_counted() -> None:
@@ -424,7 +410,8 @@ def test_what_has_no_place_is_counted() -> None:
 
 def test_a_low_end_of_zero_draws_no_whisker_on_a_logarithmic_axis() -> None:
     cells = [Cell("f", {"x": x}, {"a_ms": Metric(2.0, 0.0, 3.0, 5)}) for x in (1, 2)]
-    point = datasets(draw(Chart("x", ("a_ms",), (), ("y",)), cells))[0]["data"][0]
+    (panel,) = draw(Chart("x", ("a_ms",), (), ("y",)), cells).panels
+    point = panel.datasets[0]["data"][0]
     assert (point["low"], point["high"]) == (2.0, 3.0)
     assert point["text"] == "2 ms (0–3 ms in 5 runs)"
 
@@ -433,8 +420,7 @@ def test_every_number_of_a_published_record_is_drawn(record: Record) -> None:
     for figure in record.figures:
         cells = record.cells_of(figure.name)
         drawing = draw(figure.chart, cells)
-        panels = range(len(drawing.panels))
-        points = sum(len(line["data"]) for at in panels for line in datasets(drawing, at))
+        points = sum(len(line["data"]) for panel in drawing.panels for line in panel.datasets)
         assert points == sum(name in cell.metrics for cell in cells for name in figure.chart.y)
 
 
