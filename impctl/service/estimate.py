@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from impctl.compile.compile import compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
+from impctl.data.keys import starts_in
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.errors import ImpctlError
@@ -441,21 +442,28 @@ def drawn_groups(
 ) -> DrawnGroups:
     """The groups of a sample, by the columns that are equal within a group, with their bounds.
     Windows were drawn along the column `along`; `measures` are numbers to be summed."""
-    count = len(sample.rows)
+    rows, count = sample.rows, len(sample.rows)
     if not groups:
-        return DrawnGroups(sample.rows, np.arange(count), np.ones(count, dtype=np.int64))
-    by_column = {name: _codes(sample.rows, name) for name in groups}
-    codes = _combined(list(by_column.values()))
-    kept, weights = _adjacent_groups(sample, along, groups, by_column)
-    apart = np.flatnonzero(kept & np.isnan(weights))
+        return DrawnGroups(rows, np.arange(count), np.ones(count, dtype=np.int64))
+    ranks = {name: _ranks(rows, name) for name in groups}
+    codes = _combined(list(ranks.values()))
+    kept, weights = np.ones(count, dtype=np.bool_), np.full(count, np.nan)
+    rows_held = sample.held(along, groups[along]) if along in groups else None
+    if rows_held is not None and count:
+        kept, weights = _adjacent_groups(ranks[along], sample.window_of, *rows_held)
     is_part = np.isnan(weights) | (weights > 1.0)
-    rows = sample.rows
+    apart = np.flatnonzero(kept & np.isnan(weights))
     if len(apart):
-        density = sample.weights(groups)
-        scattered = _ScatteredGroups.of(rows, by_column, along, apart, codes, density)
-        rows, codes, kept[apart], weights[apart] = scattered.merged(
-            scattered.groups_to_merge(measures)
+        density = float(sample.weights(groups)[apart].mean())
+        names = sorted(groups, key=lambda name: name != along)
+        ordered = apart[np.lexsort([ranks[name][apart] for name in reversed(names)])]
+        source, is_whole, weights[apart] = _scattered_groups(
+            rows, ordered, starts_in(codes[ordered]), density, measures
         )
+        for name in names:
+            position, values = rows.schema.get_field_index(name), rows.column(name)
+            rows = rows.set_column(position, name, values.take(pa.array(source)))
+        codes, kept[ordered] = codes[source], is_whole
     chosen = np.flatnonzero(kept)
     # A row has a whole number of copies: rounded up as often as makes the mean right.
     fractions = np.random.default_rng(_SEED).random(len(chosen))
@@ -468,185 +476,94 @@ def drawn_groups(
 
 
 def _adjacent_groups(
-    sample: FileSample, along: ColumnName, groups: Groups, by_column: Mapping[ColumnName, Ints]
+    values: Ints, windows: Ints, total: Floats, files: Floats
 ) -> tuple[Flags, Floats]:
-    """Rows to keep and the weight of each; NaN where the group's rows are scattered."""
-    count = len(sample.rows)
-    kept, weights = np.ones(count, dtype=np.bool_), np.full(count, np.nan)
-    rows_held = sample.held(along, groups[along]) if along in groups else None
-    if rows_held is None or not count:
-        return kept, weights
-    runs = _Runs.of(by_column[along], sample.window_of)
-    total, files = rows_held
-    in_few = np.nan_to_num(files[runs.first], nan=_IN_FILES) <= _IN_FILES
-    is_fine = runs.by_window_all(in_few) & runs.are_short
-    is_coarse = ~is_fine & (runs.values <= _FEW) & np.isfinite(total[runs.first][runs.starts])
-    of_run = runs.window
-    whole = np.where(is_fine[of_run], runs.are_whole, True)
-    whole &= ~is_coarse[of_run] | runs.are_largest
+    """Rows to keep and the weight of each; NaN where the group's rows are scattered. `values` and
+    `windows`, in ascending order, have codes of the rows; `total` rows in so many `files` have the
+    value of each."""
+    # A run has the rows of one value in one window; runs are ordered by window.
+    both = windows * (int(values.max(initial=0)) + 1) + values
+    order = np.argsort(both, kind="stable")
+    begin = np.flatnonzero(starts_in(both[order]))
+    end = np.append(begin[1:], len(order))
+    first, last, rows = order[begin], order[end - 1], end - begin
+    run_of_row = np.empty(len(order), dtype=np.int64)
+    run_of_row[order] = np.repeat(np.arange(len(begin)), rows)
+    # Windows without rows have no runs: number the others densely.
+    is_new = starts_in(windows[first])
+    starts, window = np.flatnonzero(is_new), np.cumsum(is_new) - 1
+    values_in = np.diff(np.append(starts, len(window)))
+    start_of_window = np.flatnonzero(starts_in(windows))
+    end_of_window = np.append(start_of_window[1:], len(windows))
+    # Rows from the first to the last of each run, with others between them: at most, by window.
+    spread = last - first + 1
+    reach = np.maximum.reduceat(spread, starts)
+    is_sorted = np.logical_and.reduceat(spread == rows, starts)
+    in_few = np.nan_to_num(files[first], nan=_IN_FILES) <= _IN_FILES
+    is_short = is_sorted | (reach * 5 <= (end_of_window - start_of_window) * 2)
+    is_fine = np.logical_and.reduceat(in_few, starts) & (values_in >= _FEW) & is_short
+    is_coarse = ~is_fine & (values_in <= _FEW) & np.isfinite(total[first][starts])
+    # No row of a run is outside the window if both window ends are far enough.
+    missing = np.where(is_sorted[window], 0, reach[window] - spread)
+    is_whole = first - start_of_window[window] > missing
+    is_whole &= end_of_window[window] - 1 - last > missing
+    is_largest = rows == np.maximum.reduceat(rows, starts)[window]
+    kept = np.where(is_fine[window], is_whole, ~is_coarse[window] | is_largest)
     with np.errstate(invalid="ignore"):
-        stands = np.maximum(total[runs.first] / runs.rows, 1.0)
-    stands = np.where(is_fine[of_run], 1.0, np.where(is_coarse[of_run], stands, np.nan))
-    return whole[runs.of_row], stands[runs.of_row]
+        stands = np.maximum(total[first] / rows, 1.0)
+    stands = np.where(is_fine[window], 1.0, np.where(is_coarse[window], stands, np.nan))
+    return kept[run_of_row], stands[run_of_row]
 
 
-class _Runs(Struct, frozen=True, eq=False):
-    """Runs: rows of one value in one window, as arrays in window order."""
+def _scattered_groups(
+    rows: pa.Table, ordered: Ints, is_first: Flags, density: float, measures: Sequence[ColumnName]
+) -> tuple[Ints, Flags, float]:
+    """Merge neighboring groups. `ordered` has the positions of their rows by group, `is_first`
+    where a group begins; a row stands for `density` rows. The result is, for each of `rows`, the
+    one whose group it takes, which is that of the first in a merged group; which of the ordered
+    ones are kept, as the last merged group is not full; and the weight of these."""
+    from impctl.sketch.boundaries import rate_where_not_zero
 
-    of_row: Ints
-    window: Ints
-    first: Ints
-    last: Ints
-    rows: Ints
-    starts: Ints
-    ends: Ints
-
-    @classmethod
-    def of(cls, values: Ints, windows: Ints) -> _Runs:
-        both = windows * (int(values.max(initial=0)) + 1) + values
-        order = np.argsort(both, kind="stable")
-        ordered = both[order]
-        is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-        begin = np.flatnonzero(is_first)
-        end = np.append(begin[1:], len(order))
-        of_row = np.empty(len(order), dtype=np.int64)
-        of_row[order] = np.cumsum(is_first) - 1
-        window = windows[order[begin]]
-        starts = np.flatnonzero(np.concatenate([[True], window[1:] != window[:-1]]))
-        # Windows without rows have no runs: number the others densely.
-        dense = np.cumsum(np.concatenate([[True], window[1:] != window[:-1]])) - 1
-        ends = np.flatnonzero(np.concatenate([windows[1:] != windows[:-1], [True]])) + 1
-        return cls(of_row, dense, order[begin], order[end - 1], end - begin, starts, ends)
-
-    @property
-    def values(self) -> Ints:
-        return np.diff(np.append(self.starts, len(self.window)))
-
-    def by_window_all(self, flags: Flags) -> Flags:
-        return np.asarray(np.logical_and.reduceat(flags, self.starts))
-
-    @property
-    def spread(self) -> Ints:
-        """Rows from the first to the last of each run, including others between them."""
-        return self.last - self.first + 1
-
-    @property
-    def _reach(self) -> Ints:
-        """How far the rows of a value are apart in each window."""
-        return np.asarray(np.maximum.reduceat(self.spread, self.starts))
-
-    @property
-    def _sizes(self) -> Ints:
-        return np.diff(np.append(0, self.ends))
-
-    @property
-    def _is_sorted(self) -> Flags:
-        return self.by_window_all(self.spread == self.rows)
-
-    @property
-    def are_short(self) -> Flags:
-        return (self.values >= _FEW) & (self._is_sorted | (self._reach * 5 <= self._sizes * 2))
-
-    @property
-    def are_whole(self) -> Flags:
-        """Runs so far from both window ends that no row of their value is outside."""
-        missing = self._reach[self.window] - self.spread
-        missing = np.where(self._is_sorted[self.window], 0, missing)
-        before = self.first - (self.ends - self._sizes)[self.window]
-        behind = self.ends[self.window] - 1 - self.last
-        return (before > missing) & (behind > missing)
-
-    @property
-    def are_largest(self) -> Flags:
-        return np.asarray(self.rows == np.maximum.reduceat(self.rows, self.starts)[self.window])
+    group = np.cumsum(is_first) - 1
+    mean = len(group) / (int(group[-1]) + 1)
+    # A group of one row is drawn whole or not at all: that one of twenty rows was drawn says
+    # nothing of nineteen others. By rows per group drawn, as a Poisson number not zero.
+    again = rate_where_not_zero(mean) / max(mean, 1.0)
+    # Groups that each sampled group represents on average.
+    stands = max(density * again, 1.0)
+    together = _groups_to_merge(rows, ordered, group, stands, measures)
+    merged = np.floor(group / together).astype(np.int64)
+    starts = starts_in(merged)
+    source = np.arange(len(rows))
+    source[ordered] = ordered[starts][np.cumsum(starts) - 1]
+    kept = (merged < merged[-1]) | (together <= 1.0) | (merged[-1] == 0)
+    return source, kept, stands / together
 
 
-class _ScatteredGroups(Struct, frozen=True, eq=False):
-    """Rows of scattered groups, ordered by group values."""
-
-    rows: pa.Table
-    columns: tuple[ColumnName, ...]
-    positions: Ints
-    order: Ints
-    """Positions of these rows, ordered by group."""
-    group: Ints
-    """Group number of each, ascending by ones."""
-    stands: float
-    """Groups that each sampled group represents on average."""
-    codes: Ints
-
-    @classmethod
-    def of(
-        cls,
-        rows: pa.Table,
-        by_column: Mapping[ColumnName, Ints],
-        along: ColumnName,
-        positions: Ints,
-        codes: Ints,
-        density: Floats,
-    ) -> _ScatteredGroups:
-        from impctl.sketch.boundaries import rate_where_not_zero
-
-        names = sorted(by_column, key=lambda name: name != along)
-        ranks = [_ranks(rows, name, by_column[name])[positions] for name in names]
-        order = np.lexsort(ranks[::-1])
-        codes_of_groups = codes[positions[order]]
-        changes = np.concatenate([[False], codes_of_groups[1:] != codes_of_groups[:-1]])
-        group = np.cumsum(changes)
-        count = int(group[-1]) + 1
-        mean = len(positions) / count
-        # A group of one row is drawn whole or not at all: that one of twenty rows was drawn says
-        # nothing of nineteen others. By rows per group drawn, as a Poisson number not zero.
-        again = rate_where_not_zero(mean) / max(mean, 1.0)
-        stands = max(float(density[positions].mean()) * again, 1.0)
-        return cls(rows, tuple(names), positions, positions[order], group, stands, codes)
-
-    def groups_to_merge(self, measures: Sequence[ColumnName]) -> float:
-        """How many groups to merge so that the result varies between groups as it does for whole
-        groups: all parts of one if they differ by chance alone, one if rows within a group are
-        alike. A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole
-        group of `w n` rows `b + v / (w n)`, for a variance `v` within and `b` between groups; the
-        rows show `F` of both, `1 + n b / v`."""
-        sizes = np.bincount(self.group).astype(np.float64)
-        spare = len(self.group) - len(sizes)
-        result = [_ratio_to_chance(sizes)] if sizes.mean() > _COUNTED else []
-        if spare >= _LEAST_SPARE:
-            result += [self._variance_ratio(name, sizes, spare) for name in measures]
-        by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(len(sizes), 1))
-        most = max(result, default=1.0)
-        ratio = 1.0 if most <= by_chance else most
-        return max(1.0, ratio / (ratio - 1.0 + 1.0 / self.stands))
-
-    def _variance_ratio(self, name: ColumnName, sizes: Floats, spare: int) -> float:
-        """Variance between adjacent groups over that within, each by its degrees of freedom."""
-        column = self.rows.column(name).take(pa.array(self.order))
-        values = pc.cast(column, pa.float64(), safe=False).combine_chunks()
-        numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+def _groups_to_merge(
+    rows: pa.Table, ordered: Ints, group: Ints, stands: float, measures: Sequence[ColumnName]
+) -> float:
+    """How many groups to merge so that the result varies between groups as it does for whole
+    groups: all parts of one if they differ by chance alone, one if rows within a group are
+    alike. A mean of `n` rows of `k` groups has a variance of `(b + v / n) / k`, that of a whole
+    group of `w n` rows `b + v / (w n)`, for a variance `v` within and `b` between groups; the
+    rows show `F` of both, `1 + n b / v`."""
+    sizes = np.bincount(group).astype(np.float64)
+    spare = len(group) - len(sizes)
+    result = [_ratio_to_chance(sizes)] if sizes.mean() > _COUNTED else []
+    for name in measures if spare >= _LEAST_SPARE else ():
+        column = pc.cast(rows.column(name).take(pa.array(ordered)), pa.float64(), safe=False)
+        numbers = column.combine_chunks().fill_null(0.0).to_numpy(zero_copy_only=False)
         numbers = np.where(np.isfinite(numbers), numbers, 0.0)
-        means = np.bincount(self.group, weights=numbers) / sizes
-        within = float(((numbers - means[self.group]) ** 2).sum()) / spare
-        # A trend over many neighbours is no difference between two.
+        means = np.bincount(group, weights=numbers) / sizes
+        within = float(((numbers - means[group]) ** 2).sum()) / spare
+        # Between adjacent groups: a trend over many neighbours is no difference between two.
         apart = (means[1:] - means[:-1]) ** 2 / (1.0 / sizes[1:] + 1.0 / sizes[:-1])
-        return float(apart.mean()) / within if within > 0 and len(apart) else 1.0
-
-    def merged(self, together: float) -> tuple[pa.Table, Ints, Flags, Floats]:
-        """All rows with so many groups merged into one; their groups; which scattered rows are
-        kept, and their weights. A merged group has the values of its first one. The last bucket is
-        not full."""
-        bucket = np.floor(np.arange(int(self.group[-1]) + 1) / together).astype(np.int64)
-        of_row = bucket[self.group]
-        begin = np.flatnonzero(np.concatenate([[True], of_row[1:] != of_row[:-1]]))
-        dense = np.cumsum(np.concatenate([[False], of_row[1:] != of_row[:-1]]))
-        source = np.arange(len(self.rows))
-        source[self.order] = self.order[begin][dense]
-        rows = self.rows
-        for name in self.columns:
-            position = rows.schema.get_field_index(name)
-            rows = rows.set_column(position, name, rows.column(name).take(pa.array(source)))
-        kept = np.ones(len(self.rows), dtype=np.bool_)
-        kept[self.order] = (of_row < of_row[-1]) | (together <= 1.0) | (of_row[-1] == 0)
-        weights = np.full(len(self.positions), self.stands / together)
-        return rows, self.codes[source], kept[self.positions], weights
+        result.append(float(apart.mean()) / within if within > 0 and len(apart) else 1.0)
+    by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(len(sizes), 1))
+    most = max(result, default=1.0)
+    ratio = 1.0 if most <= by_chance else most
+    return max(1.0, ratio / (ratio - 1.0 + 1.0 / stands))
 
 
 def _ratio_to_chance(sizes: Floats) -> float:
@@ -655,22 +572,16 @@ def _ratio_to_chance(sizes: Floats) -> float:
     return float(((a - b) ** 2).mean() / max((a + b).mean(), 1e-9)) if len(a) else 1.0
 
 
-def _codes(rows: pa.Table, name: ColumnName) -> Ints:
+def _ranks(rows: pa.Table, name: ColumnName) -> Ints:
+    """The rank of each row's value among those of the column, NULL last."""
     result = rows.column(name).combine_chunks().dictionary_encode()
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
-    return np.asarray(
-        result.indices.fill_null(len(result.dictionary)).to_numpy(zero_copy_only=False)
-    ).astype(np.int64)
-
-
-def _ranks(rows: pa.Table, name: ColumnName, codes: Ints) -> Ints:
-    first = np.zeros(int(codes.max(initial=-1)) + 1, dtype=np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    order = pc.array_sort_indices(rows.column(name).take(pa.array(first)).combine_chunks())
-    ranks = np.empty(len(first), dtype=np.int64)
-    ranks[np.asarray(order)] = np.arange(len(first))
-    return ranks[codes]
+    count = len(result.dictionary)
+    ranks = np.full(count + 1, count)
+    ranks[np.asarray(pc.array_sort_indices(result.dictionary))] = np.arange(count)
+    codes = result.indices.fill_null(count).to_numpy(zero_copy_only=False)
+    return np.asarray(ranks[codes])
 
 
 def _combined(columns: Sequence[Ints]) -> Ints:
