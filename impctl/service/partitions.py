@@ -13,7 +13,13 @@ from impctl.errors import UsageError
 from impctl.expr.numeric import INTEGRAL_BITS
 from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.sketch import PARTITIONABLE, BoundaryValue, RangePartition, RangeSet
-from impctl.tables.sample import column_spread, sample_values, starts_of, with_overlaps
+from impctl.tables.sample import (
+    sample_values,
+    starts_of,
+    value_weights,
+    with_overlaps,
+)
+from impctl.tables.statistics import file_bounds
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
@@ -142,12 +148,13 @@ def partition_of(
         snapshot = ctx.tables.snapshot(table)
         column = snapshot.readable(name)
         sample = sample_values(snapshot, name, SAMPLE_ROWS, _SEED)
-        spread = column_spread(snapshot, column.name, sample)
+        files = file_bounds(snapshot, column.name)
+        weights, depth = value_weights(files, sample)
         given = _requested_ranges(ctx, table, name)
-        proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
+        proposed = _proposed_ranges(depth, len(files)) // together
         wanted = max(proposed, DEFAULT_RANGES) if given is None else given
-        boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
-        return _fitted(table, column, boundaries, spread.files if given is None else None)
+        boundaries = aligned_boundaries(weights, wanted, starts_of(files))
+        return _fitted(table, column, boundaries, files if given is None else None)
 
     version = ctx.tables.source(table).version
     return ctx.tables.fact(table, ("partition", version, name, together), make)

@@ -353,17 +353,6 @@ _POINTS = 4
 """Values that represent the rows of a file with too few sampled ones."""
 
 
-class ColumnSpread(Struct, frozen=True):
-    """The weighted values of a column, the bounds of all `files`, their least values (`starts`),
-    and `depth`: how many files may hold the value of a row, on average: 1 in a table sorted by the
-    column, all files if it is not sorted at all."""
-
-    weights: ValueWeights
-    files: ColumnBounds
-    starts: tuple[BoundaryValue, ...]
-    depth: float
-
-
 def with_overlaps(
     boundaries: Sequence[BoundaryValue], files: ColumnBounds
 ) -> tuple[BoundaryValue, ...]:
@@ -383,13 +372,13 @@ def with_overlaps(
     return tuple(boundary_values)
 
 
-def column_spread(
-    snapshot: Snapshot, column: ColumnName, sample: Sequence[BoundaryValue]
-) -> ColumnSpread:
-    """The distribution of a column's rows, by its files' statistics and a sample of values."""
-    ordered = sorted(sample)
-    every = file_bounds(snapshot, column)
-    files = every.filled
+def value_weights(
+    files: ColumnBounds, sample: Sequence[BoundaryValue]
+) -> tuple[ValueWeights, float]:
+    """The distribution of a column's rows, by all files' bounds and a sample of values; and how
+    many files may hold the value of a row, on average: 1 in a table sorted by the column, all files
+    if it is not sorted at all."""
+    ordered, files = sorted(sample), files.filled
     rows = _rows(files)
     first, end = _between(ordered, files)
     is_sampled = end - first >= _ENOUGH
@@ -407,7 +396,11 @@ def column_spread(
     np.add.at(steps, end[spread], -per_value)
     drawn = zip(ordered, np.cumsum(steps[:-1]).tolist(), strict=True)
     weights = ValueWeights.of([*drawn, *added])
-    return ColumnSpread(weights, every, starts_of(files), _depth(weights, files))
+    if not weights.total:
+        return weights, float(len(files))
+    first, end = _between(weights.values, files)
+    before = np.array(weights.before)
+    return weights, float((before[end] - before[first]).sum()) / weights.total
 
 
 def starts_of(files: ColumnBounds) -> tuple[BoundaryValue, ...]:
@@ -469,15 +462,6 @@ def _points(low: BoundaryValue | None, high: BoundaryValue | None) -> set[Bounda
     if isinstance(low, float) and isinstance(high, float) and math.isfinite(high - low):
         return {low + (high - low) * at / (_POINTS - 1) for at in range(_POINTS)}
     return {low, high}
-
-
-def _depth(weights: ValueWeights, files: ColumnBounds) -> float:
-    """The mean number of files whose bounds include a row."""
-    if not weights.total:
-        return float(len(files))
-    first, end = _between(weights.values, files)
-    before = np.array(weights.before)
-    return float((before[end] - before[first]).sum()) / weights.total
 
 
 # Fan-outs: the mean number of rows of one table that have the key of a row of another. Law: over

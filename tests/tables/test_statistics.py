@@ -29,10 +29,11 @@ from impctl.tables.rows import read_rows
 from impctl.tables.sample import (
     FileSample,
     clustered_columns,
-    column_spread,
     file_sample,
     overlap,
     sample_values,
+    starts_of,
+    value_weights,
     with_overlaps,
 )
 from impctl.tables.snapshot import ColumnBounds, Snapshot, ValueBounds
@@ -479,27 +480,28 @@ def spanned(low: int, high: int, boundaries: Sequence[Any]) -> int:
 
 def test_files_that_nobody_read_count_as_well(tmp_path: Path) -> None:
     files = [(at * 100, at * 100 + 99, 100) for at in range(50)]
-    spread = column_spread(table(tmp_path, files), "v", [7, 9])
-    assert round(spread.weights.total) == 5000
-    assert 0.9 < spread.depth < 1.3
-    boundaries = aligned_boundaries(spread.weights, 50, spread.starts)
+    bounds = file_bounds(table(tmp_path, files), "v")
+    weights, depth = value_weights(bounds, [7, 9])
+    assert round(weights.total) == 5000
+    assert 0.9 < depth < 1.3
+    boundaries = aligned_boundaries(weights, 50, starts_of(bounds))
     assert boundaries == tuple(at * 100 for at in range(1, 50))
 
 
 def test_a_sample_tells_how_rows_lie_between_wide_bounds(tmp_path: Path) -> None:
     files = [(0, 1_000_000, 1000)] * 10
     sample = [*range(1000), *range(999_000, 1_000_000, 10)]
-    spread = column_spread(table(tmp_path, files), "v", sample)
-    assert spread.depth > 9
-    assert spread.weights.rows_before(1000) > 0.85 * spread.weights.total
+    bounds = file_bounds(table(tmp_path, files), "v")
+    weights, depth = value_weights(bounds, sample)
+    assert depth > 9
+    assert weights.rows_before(1000) > 0.85 * weights.total
 
 
 def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path: Path) -> None:
     files = [(at * 10, at * 10 + 10, 1000) for at in range(20)]
-    snapshot = table(tmp_path, files)
-    spread = column_spread(snapshot, "v", [])
-    even = aligned_boundaries(spread.weights, 20, spread.starts)
-    boundaries = with_overlaps(even, file_bounds(snapshot, "v"))
+    bounds = file_bounds(table(tmp_path, files), "v")
+    even = aligned_boundaries(value_weights(bounds, [])[0], 20, starts_of(bounds))
+    boundaries = with_overlaps(even, bounds)
     assert {(10, 11), (20, 21)} <= set(zip(boundaries, boundaries[1:], strict=False))
     for low, high, _ in files:
         inside = spanned(low + 1, high - 1, boundaries)
@@ -507,12 +509,12 @@ def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path
 
 
 def test_without_bounds_nothing_is_known_of_overlaps(tmp_path: Path) -> None:
-    snapshot = table(tmp_path / "t", [(0, 10, 100), (None, None, 100), (10, 20, 100)])
-    spread = column_spread(snapshot, "v", list(range(20)))
-    assert with_overlaps((10,), file_bounds(snapshot, "v")) == (10,)
-    assert round(spread.weights.total) == 300
-    none = column_spread(table(tmp_path / "empty", []), "v", [])
-    assert aligned_boundaries(none.weights, 1000, none.starts) == ()
+    files = [(0, 10, 100), (None, None, 100), (10, 20, 100)]
+    bounds = file_bounds(table(tmp_path / "t", files), "v")
+    assert with_overlaps((10,), bounds) == (10,)
+    assert round(value_weights(bounds, list(range(20)))[0].total) == 300
+    none = file_bounds(table(tmp_path / "empty", []), "v")
+    assert aligned_boundaries(value_weights(none, [])[0], 1000, starts_of(none)) == ()
 
 
 @settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -523,18 +525,19 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
     for _ in range(rng.randint(1, 12)):
         low = rng.randint(-20, 20)
         bounds = (low, low + rng.choice((0, 1, 5, 30)))
-        known = bounds if rng.random() < 0.95 else (None, None)
-        files.append((*known, rng.choice((1, 10, 100))))
-    snapshot = table(tmp_path_factory.mktemp("t"), files)
-    spread = column_spread(snapshot, "v", [rng.randint(-20, 50) for _ in range(rng.randint(0, 30))])
+        stated = bounds if rng.random() < 0.95 else (None, None)
+        files.append((*stated, rng.choice((1, 10, 100))))
+    known = file_bounds(table(tmp_path_factory.mktemp("t"), files), "v")
+    weights, _ = value_weights(known, [rng.randint(-20, 50) for _ in range(rng.randint(0, 30))])
     ranges = rng.choice((1, 3, 10))
-    boundaries: Sequence[Any] = aligned_boundaries(spread.weights, ranges, spread.starts)
-    more: Sequence[Any] = with_overlaps(boundaries, file_bounds(snapshot, "v"))
+    boundaries: Sequence[Any] = aligned_boundaries(weights, ranges, starts_of(known))
+    more: Sequence[Any] = with_overlaps(boundaries, known)
     assert set(boundaries) <= set(more)
     assert all(low < high for low, high in zip(more, more[1:], strict=False))
     assert len(more) <= 2 * len(boundaries)
 
 
 def test_rows_of_a_file_without_bounds_count_by_the_sample(tmp_path: Path) -> None:
-    weights = column_spread(table(tmp_path, [(None, None, 10)]), "v", [3, 1]).weights
+    bounds = file_bounds(table(tmp_path, [(None, None, 10)]), "v")
+    weights, _ = value_weights(bounds, [3, 1])
     assert (weights.values, weights.weights) == ((1, 3), (5.0, 5.0))
