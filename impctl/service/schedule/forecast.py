@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import ExpectedChanges, TableSpec
 
 # Kinds of change, from tables' histories: which tables move together, how often, by how many rows.
-# Law: commits closer than `together` seconds are one change, since one run processes them; each
+# Law: commits close to each other are one change, since one run processes them; each
 # commit is in one change. A table that did not change in n days has the rate 1/(2n + 2), never 0.
 # Rows that a log does not count are not guessed.
 
@@ -71,15 +71,12 @@ class Expected(Struct, frozen=True):
     chance: float = 0.0
 
 
-def kinds_of(
-    histories: Mapping[TableName, History], now: float, together: float | None = None
-) -> list[ChangeKind]:
+def kinds_of(histories: Mapping[TableName, History], now: float) -> list[ChangeKind]:
     """The kinds of change of these tables; a table that never changed is one by itself."""
     times = {name: effective_times(history.arrivals, now) for name, history in histories.items()}
-    if together is None:
-        # Half the pause between commits of the table that changes most often.
-        gaps = (np.diff(np.array(result)) for result in times.values() if len(result) > 1)
-        together = min([_TOGETHER, *(float(np.median(gap)) / 2 for gap in gaps)])
+    # Half the pause between commits of the table that changes most often.
+    gaps = (np.diff(np.array(result)) for result in times.values() if len(result) > 1)
+    together = min([_TOGETHER, *(float(np.median(gap)) / 2 for gap in gaps)])
     result: dict[Tables, list[GroupedCommits]] = {}
     for change in _changes(histories, times, together):
         result.setdefault(frozenset(change.moved), []).append(change)
@@ -211,13 +208,11 @@ BY_THE_FILE = "the workload file"
 
 
 class Expectations(Struct, frozen=True, dict=True):
-    """Expected changes at `now` (seconds since 1970). `together` is the time in seconds within
-    which commits are one change; None derives it from the tables."""
+    """Expected changes at `now` (seconds since 1970)."""
 
     specs: Mapping[TableName, TableSpec]
     histories: Mapping[TableName, History]
     now: float
-    together: float | None = None
     _kinds: dict[Tables, list[ChangeKind]] = field(default_factory=dict)
     _expected: dict[Tables, tuple[Expected, ...]] = field(default_factory=dict)
     _forecasts: dict[tuple[tuple[float, ...], ...], Forecast | None] = field(default_factory=dict)
@@ -269,7 +264,7 @@ class Expectations(Struct, frozen=True, dict=True):
         by_log = tables.difference(never, self._declared, self._ended)
         if by_log not in self._kinds:
             known = {name: self.histories.get(name, _NOTHING) for name in sorted(by_log)}
-            self._kinds[by_log] = kinds_of(known, self.now, self.together)
+            self._kinds[by_log] = kinds_of(known, self.now)
         return self._kinds[by_log]
 
     @cached_property

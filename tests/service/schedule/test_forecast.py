@@ -57,8 +57,8 @@ def every(pause: float, days: float, shift: float = 0.0) -> list[float]:
     return [n * pause - shift for n in range(int(days * DAY / pause), 0, -1)]
 
 
-def found(histories: dict[str, History], together: float | None = None) -> dict[str, ChangeKind]:
-    kinds = kinds_of(histories, NOW, together)
+def found(histories: dict[str, History]) -> dict[str, ChangeKind]:
+    kinds = kinds_of(histories, NOW)
     named = {" ".join(sorted(kind.tables)): kind for kind in kinds}
     assert len(named) == len(kinds)
     return named
@@ -77,10 +77,9 @@ def test_tables_that_are_loaded_together_are_one_kind() -> None:
     # Further apart than any two runs they are two.
     apart = found({"a": history(every(HOUR, 9)), "b": history(every(HOUR, 9, shift=1200.0))})
     assert sorted(apart) == ["a", "b"]
-    # And so they are in the eyes of who looks all the time.
-    close = {"a": history([99.0]), "b": history([90.0])}
-    assert sorted(found(close, together=5.0)) == ["a", "b"]
-    assert sorted(found(close, together=9.0)) == ["a b"]
+    close = {"a": history([399.0]), "b": history([100.0])}
+    assert sorted(found(close)) == ["a b"]
+    assert sorted(found(close | {"b": history([98.0])})) == ["a", "b"]
 
 
 def alone(held: History) -> tuple[ChangeKind, Expected]:
@@ -98,13 +97,9 @@ def test_every_commit_is_in_one_change_and_changes_keep_their_rows() -> None:
     generator = random.Random(6)
     for _ in range(40):
         histories = {name: history(moments(generator)) for name in "abc"}
-        together = generator.choice([None, 0.0, 1000.0, 1e9])
-        changes = [c for kind in kinds_of(histories, NOW, together) for c in kind.changes]
+        changes = [c for kind in kinds_of(histories, NOW) for c in kind.changes]
         total = sum(len(held.arrivals) for held in histories.values())
         assert sum(change.rows or 0 for change in changes) == 10 * total
-        ordered = sorted(changes, key=lambda change: change.at)
-        gaps = [b.at - a.at for a, b in zip(ordered, ordered[1:], strict=False)]
-        assert together is None or all(gap > together for gap in gaps)
 
 
 @pytest.mark.parametrize("days", [0.0, 1.0, 9.5, 365.0])
@@ -171,13 +166,12 @@ def test_a_time_that_is_not_known_counts_for_no_days() -> None:
     ],
 )
 def test_hard_histories_have_sound_rates(times: list[float | None]) -> None:
-    for together in (None, 0.0, 1e12):
-        for kind in kinds_of({"t": history(times), "u": history(times[::2])}, NOW, together):
-            expected = expected_of(kind, NOW)
-            assert 0 < expected.per_day < math.inf
-            assert 0 < expected.chance < 1
-            assert all(rows is None or rows >= 0 for rows in expected.rows.values())
-            assert all(0 <= share <= 1 for share in expected.deletes.values())
+    for kind in kinds_of({"t": history(times), "u": history(times[::2])}, NOW):
+        expected = expected_of(kind, NOW)
+        assert 0 < expected.per_day < math.inf
+        assert 0 < expected.chance < 1
+        assert all(rows is None or rows >= 0 for rows in expected.rows.values())
+        assert all(0 <= share <= 1 for share in expected.deletes.values())
 
 
 def spec(name: str, coming: tuple[ExpectedChanges, ...] | None = None) -> TableSpec:
