@@ -840,7 +840,7 @@ class Extremes:
         result: Values = {}
         for extreme, counts in self._kept.items():
             owners, ranks, weights = _ranked(extreme, batch, changed.owners)
-            counts.add(changed.groups[owners], ranks, weights)
+            counts.change(changed.groups[owners], ranks, weights)
             touched = np.unique(owners)
             best = old[extreme.name].copy()
             best[touched] = counts.best(changed.groups[touched])
@@ -906,7 +906,7 @@ class Extremes:
         group."""
         for extreme, counts in self._kept.items():
             rows, ranks, weights = _ranked(extreme, batch, np.arange(len(batch)))
-            counts.add(groups[rows], ranks, weights)
+            counts.change(groups[rows], ranks, weights)
 
     def settled(self, groups: Ints, state: Values) -> Values:
         """Keep the best values of bounded extremes, once all values have been counted: their edges.

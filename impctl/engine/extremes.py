@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from impctl.data.keys import group_rows, key_codes, starts_in
-from impctl.data.pages import CheckedPages, StoredTable, check_each, search, table_of
+from impctl.data.pages import CheckedPages, StoredTable, check_each, table_of
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, never_held
 from impctl.engine.lookups import COMPLETE, edge_after
-from impctl.engine.trace import RowIndex, Trace
+from impctl.engine.trace import IndexRun, RowIndex
 from impctl.errors import NotExactError
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class OrderedValues:
             columns[_VALUE] = values.take(known)
         batch = Batch(columns, weights, ())
         self._rows.add(batch, self._rows.codes_of(batch))
-        self._counts.add(groups, codes, weights)
+        self._counts.change(groups, codes, weights)
 
     def first(self, groups: Ints) -> tuple[Ints, Vector | None]:
         """(position in `groups`, value), by position; each of the groups has a known key. None for
@@ -262,56 +262,36 @@ class Extreme(Struct, frozen=True):
         return Vector(kind, values_of(state[self.name], kind, reverse=self.reverse))
 
 
-class _Counts(Struct, frozen=True):
-    """One run: counts by (group, rank), ascending, each pair once."""
+class OrderedCounts(RowIndex):
+    """How often each rank occurs in each group, as sorted runs whose counts add up: rows of ranks,
+    by groups in place of key codes, each pair once in a run."""
 
-    sequence: int
-    groups: Ints
-    ranks: Ints
-    counts: Ints
-    pages: CheckedPages | None = None
+    def __init__(self, name: str) -> None:
+        super().__init__(name, ((_RANK, LONG),), (), 0, order=_RANK)
 
-    def __len__(self) -> int:
-        return len(self.groups)
+    def _to_arrow(self, run: IndexRun) -> pa.Table:
+        arrays = (run.codes, self._ranks(run.batch), run.batch.weights)
+        return pa.table(dict(zip((_GROUP, _RANK, _COUNT), arrays, strict=True)))
 
-    def slices(self, groups: Ints) -> tuple[Ints, Ints]:
-        first = search(self.pages, self.groups, groups)
-        return first, search(self.pages, self.groups, groups, "right")
-
-    def at(self, positions: Ints) -> _Counts:
-        """The run, after verifying these of its values."""
-        if self.pages is not None:
-            for column in (self.groups, self.ranks, self.counts):
-                self.pages.check_rows(column, positions)
-        return self
-
-
-class OrderedCounts(Trace[_Counts]):
-    """How often each rank occurs in each group, as sorted runs whose counts add up."""
-
-    @property
-    def bytes_held(self) -> int:
-        return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in self._runs)
-
-    def _to_arrow(self, run: _Counts) -> pa.Table:
-        return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
-
-    def _from_arrow(self, sequence: int, stored: StoredTable) -> _Counts:
+    def _from_arrow(self, sequence: int, stored: StoredTable) -> IndexRun:
         table, pages = table_of(stored)
         if table.schema.remove_metadata() != _STORED:
             raise TypeError(f"columns {table.schema.names} of types {table.schema.types}")
         groups, ranks, counts = (table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT))
-        return _Counts(sequence, groups, ranks, counts, pages)
+        return _run_of(sequence, groups, ranks, counts, pages)
 
-    def _merge(self, runs: Sequence[_Counts], *, is_oldest: bool) -> _Counts:
+    def _merge(self, runs: Sequence[IndexRun], *, is_oldest: bool) -> IndexRun:
+        return self._summed(runs)
+
+    def _summed(self, runs: Sequence[IndexRun]) -> IndexRun:
         check_each(runs)
-        groups = np.concatenate([run.groups for run in runs])
-        ranks = np.concatenate([run.ranks for run in runs])
-        counts = np.concatenate([run.counts for run in runs])
-        return _Counts(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
+        groups = np.concatenate([run.codes for run in runs])
+        ranks = np.concatenate([self._ranks(run.batch) for run in runs])
+        counts = np.concatenate([run.batch.weights for run in runs])
+        return _run_of(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
 
-    def add(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
-        run = _Counts(self.next_sequence, *summed_pairs(groups, ranks, weights))
+    def change(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
+        run = _run_of(self.next_sequence, *summed_pairs(groups, ranks, weights))
         if len(run):
             self.append(run)
 
@@ -322,53 +302,36 @@ class OrderedCounts(Trace[_Counts]):
         window = _WINDOW
         # Each round doubles the window, so there are about log2(values of a group) of them.
         while len(open_):
-            owners, ranks, counts, limits, is_whole = self._first(groups[open_], window)
-            order = np.lexsort((ranks, owners))
-            owners, ranks, counts = owners[order], ranks[order], counts[order]
-            starts = np.flatnonzero(starts_in(owners, ranks))
-            totals = np.add.reduceat(counts, starts) if len(starts) else counts
-            if bool(((totals < 0) & (ranks[starts] <= limits[owners[starts]])).any()):
-                raise never_held("values")
-            alive = starts[totals > 0]
-            first = alive[np.unique(owners[alive], return_index=True)[1]] if len(alive) else alive
-            sure = is_whole[owners[first]] | (ranks[first] <= limits[owners[first]])
-            first = first[sure]
-            result[open_[owners[first]]] = ranks[first]
-            is_done = is_whole.copy()
-            is_done[owners[first]] = True
+            leading = self.leading(groups[open_], (), window)
+            owners, rows = leading.found.owners, leading.found.rows
+            is_done = leading.is_whole.copy()
+            if len(rows):
+                # A run has each pair once, so nothing is missing of the limits' ranks either.
+                if bool((rows.weights < 0).any()):
+                    raise never_held("values")
+                first = np.flatnonzero(starts_in(owners))
+                result[open_[owners[first]]] = self._ranks(rows)[first]
+                is_done[owners[first]] = True
             open_ = open_[~is_done]
             window *= 2
         return result
 
     def all_of(self, groups: Ints) -> tuple[Ints, Ints, Ints]:
         """Every value of these groups as (index into `groups`, rank, count), in this order."""
-        owners, ranks, counts, _, _ = self._first(groups, INT64_MAX // 2)
-        owners, ranks, counts = summed_pairs(owners, ranks, counts)
-        if bool((counts < 0).any()):
+        parts = [_run_of(0, *np.zeros((3, 0), dtype=np.int64))]
+        for run in self.runs():
+            positions, owners = slice_positions(*run.slices(groups))
+            parts.append(IndexRun(run.sequence, owners, run.at(positions).take(positions)))
+        every = self._summed(parts)
+        if bool((every.batch.weights < 0).any()):
             raise never_held("values")
-        return owners, ranks, counts
+        return every.codes, self._ranks(every.batch), every.batch.weights
 
-    def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
-        """The first values of each group in every run: index of the group, rank and count of each.
-        By group also the rank up to which they are complete, and whether they are all values."""
-        nothing = np.zeros(0, dtype=np.int64)
-        owners, ranks, counts = [nothing], [nothing], [nothing]
-        limits = np.full(len(groups), INT64_MAX)
-        is_whole = np.ones(len(groups), dtype=np.bool_)
-        for run in self._runs:
-            low, high = run.slices(groups)
-            cut = np.minimum(high, low + window)
-            is_cut = cut < high
-            lasts = cut[is_cut] - 1
-            limits[is_cut] = np.minimum(limits[is_cut], run.at(lasts).ranks[lasts])
-            is_whole &= ~is_cut
-            positions, owner = slice_positions(low, cut)
-            result = run.at(positions)
-            owners.append(owner)
-            ranks.append(result.ranks[positions])
-            counts.append(result.counts[positions])
-        every = np.concatenate(owners), np.concatenate(ranks), np.concatenate(counts)
-        return (*every, limits, is_whole)
+
+def _run_of(
+    sequence: int, groups: Ints, ranks: Ints, counts: Ints, pages: CheckedPages | None = None
+) -> IndexRun:
+    return IndexRun(sequence, groups, Batch({_RANK: Vector(LONG, ranks)}, counts, ()), pages)
 
 
 _STORED = pa.schema([(name, pa.int64()) for name in (_GROUP, _RANK, _COUNT)])
@@ -414,13 +377,13 @@ class BestValues:
         ones = np.ones(len(new), dtype=np.int64)
         edges = edge_after(owners[new], ranks[new], ones, 2 * self.size, edges, 2 * self.size)
         kept = ranks <= edges[owners]
-        self.counts.add(groups[owners[kept]], ranks[kept], weights[kept])
+        self.counts.change(groups[owners[kept]], ranks[kept], weights[kept])
         return self._trimmed(groups, edges)
 
     def refill(self, groups: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
         """Fill the buffers of these groups again, from all their values."""
         held, old, counts = self.counts.all_of(groups)
-        self.counts.add(groups[held], old, -counts)
+        self.counts.change(groups[held], old, -counts)
         edges = np.full(len(groups), COMPLETE)
         return self.change(groups, edges, owners, ranks, weights)
 
@@ -432,7 +395,7 @@ class BestValues:
         edges = edge_after(owners, ranks, ones, self.size, complete, self.size)
         kept = np.flatnonzero(ranks <= edges[owners])
         self.counts.clear()
-        self.counts.add(groups[owners[kept]], ranks[kept], counts[kept])
+        self.counts.change(groups[owners[kept]], ranks[kept], counts[kept])
         return edges
 
     def _trimmed(self, groups: Ints, edges: Ints) -> Best:
@@ -441,7 +404,7 @@ class BestValues:
         ones = np.ones(int(inside.sum()), dtype=np.int64)
         edges = edge_after(owners[inside], ranks[inside], ones, self.size, edges, 2 * self.size)
         outside = ranks > edges[owners]
-        self.counts.add(groups[owners[outside]], ranks[outside], -counts[outside])
+        self.counts.change(groups[owners[outside]], ranks[outside], -counts[outside])
         owners, ranks = owners[~outside], ranks[~outside]
         who, first = np.unique(owners, return_index=True)
         best = np.zeros(len(groups), dtype=np.int64)

@@ -805,6 +805,8 @@ class RowIndex(Trace[IndexRun]):
         ends = []
         for run in self.runs():
             low, high = run.slices(codes)
+            if not bool((low < high).any()):
+                continue
             cut = np.minimum(high, low + window)
             is_cut = cut < high
             lasts = cut[is_cut] - 1

@@ -45,7 +45,7 @@ def ints(values: list[int]) -> Ints:
 
 def add(state: OrderedCounts, group: int, ranks: list[int], weight: int = 1) -> None:
     """One run more."""
-    state.add(ints([group] * len(ranks)), ints(ranks), ints([weight] * len(ranks)))
+    state.change(ints([group] * len(ranks)), ints(ranks), ints([weight] * len(ranks)))
 
 
 def best(state: OrderedCounts, *groups: int) -> list[int]:

@@ -180,7 +180,7 @@ def _best(
     owners = numbers[grouping.index()]
     for state, sign in ((values.old, -1), (values.new, 1)):
         positions = ((state[ROWS] > 0) & (state[f"count{extreme.slot}"] > 0)).nonzero()[0]
-        counts.add(
+        counts.change(
             owners[positions],
             state[extreme.name][positions],
             np.full(len(positions), sign, dtype=np.int64),

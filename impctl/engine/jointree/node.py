@@ -156,7 +156,7 @@ def owning(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> To
         column = rows.columns[_ARGUMENT + part.argument]
         known = column.validity().nonzero()[0]
         ranks = ranks_of(column.take(known), reverse=part.reverse)
-        counts.add(owners[known], ranks, rows.weights[known])
+        counts.change(owners[known], ranks, rows.weights[known])
         added[part.name] = counts.best(added[NUMBER])
     clear_empty(added, node.own_parts)
     new = {name: value.copy() for name, value in old.items()}
