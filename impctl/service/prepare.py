@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -410,20 +410,17 @@ Value = TypeVar("Value")
 
 
 class _OnDemand(Mapping[TableName, Value]):
-    """What `make` gives for each of these tables, made once and only for those that are asked for:
-    a query reads the schemas of the tables that it names."""
+    """What `make` gives for each of these tables when it is asked for: a query reads the schemas of
+    the tables that it names."""
 
-    def __init__(self, tables: Iterable[TableName], make: Callable[[TableName], Value]) -> None:
-        self._tables = tuple(tables)
+    def __init__(self, tables: Collection[TableName], make: Callable[[TableName], Value]) -> None:
+        self._tables = tables
         self._make = make
-        self._made: dict[TableName, Value] = {}
 
     def __getitem__(self, table: TableName) -> Value:
-        if table not in self._made:
-            if table not in self._tables:
-                raise KeyError(table)
-            self._made[table] = self._make(table)
-        return self._made[table]
+        if table not in self._tables:
+            raise KeyError(table)
+        return self._make(table)
 
     def __iter__(self) -> Iterator[TableName]:
         return iter(self._tables)
