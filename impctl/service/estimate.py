@@ -22,7 +22,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.compile.compile import compile_plan
-from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.keys import starts_in
 from impctl.data.schema import LONG, SqlType
@@ -98,10 +97,8 @@ def estimates(
         return NOTHING
     try:
         return _Estimate(ctx, prepared, *result).of_all(every=every)
-    except BlockedError as blocked:
-        return SketchEstimates({}, f"no estimate: {blocked.message}")
     except ImpctlError as error:
-        # The capture reports whatever prevents reading a sample, with its hint.
+        # The capture reports whatever prevents compiling the query or reading a sample.
         return SketchEstimates({}, f"no estimate: {error.message}")
 
 
@@ -209,7 +206,7 @@ class _Estimate(Struct, frozen=True, dict=True):
 
     def _holding(self, left: Floats, run: _SampleRun) -> Floats:
         """Probability that each file holds provenance, with its rows spread over possible files."""
-        rows = left * np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+        rows = left * self._rows
         spread = rows / max(float(rows.sum()), 1e-9) * run.rows_of_provenance
         return left * -np.expm1(-spread)
 
@@ -286,6 +283,10 @@ class _Estimate(Struct, frozen=True, dict=True):
         return replace(left, pairs=share * sample.total)
 
     @cached_property
+    def _rows(self) -> Floats:
+        return np.array([file.rows or 1 for file in self.files], dtype=np.float64)
+
+    @cached_property
     def _sizes(self) -> Floats:
         return np.array([file.size for file in self.files], dtype=np.float64)
 
@@ -294,14 +295,13 @@ class _Estimate(Struct, frozen=True, dict=True):
         return group_columns(self.prepared.core, self.scan)
 
     def _reading(self, left: FilesLeft) -> ExpectedReading:
-        rows = np.array([file.rows or 1 for file in self.files], dtype=np.float64)
         count, fewest, most = left.between()
         return ExpectedReading(
             files=round(count),
             files_low=max(0, math.floor(fewest)),
             files_high=min(len(self.files), math.ceil(most)),
             files_total=len(self.ctx.tables.snapshot(self.scan.table).files),
-            rows=round(float((left.likely * rows).sum())),
+            rows=round(float((left.likely * self._rows).sum())),
             bytes=round(float((left.likely * self._sizes).sum())),
             upkeep=round(left.pairs * _BYTES_PER_PAIR),
         )

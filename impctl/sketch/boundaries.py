@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence, Sized
 from functools import cached_property
 from itertools import accumulate
@@ -334,18 +335,15 @@ def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[
     """At most `ranges - 1` increasing boundaries that split the sample evenly; it must not contain
     NULL or NaN. A value that fills several quantiles gets its own range; with no more distinct
     values than ranges, every value does."""
-    ordered = sorted(sample)
-    distinct: list[BoundaryValue] = []
-    first_at: list[int] = []
-    for position, value in enumerate(ordered):
-        if not distinct or value != distinct[-1]:
-            distinct.append(value)
-            first_at.append(position)
+    counts = Counter(sample)
+    distinct = sorted(counts)
+    first_at = list(accumulate((counts[value] for value in distinct), initial=0))
+    total = first_at.pop()
     if len(distinct) <= ranges:
         return tuple(distinct[1:])
     chosen: list[int] = []
     for quantile in range(1, ranges):
-        target = quantile * len(ordered) // ranges
+        target = quantile * total // ranges
         index = bisect_right(first_at, target) - 1
         if not chosen or index > chosen[-1]:
             chosen.append(index)

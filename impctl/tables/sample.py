@@ -96,7 +96,11 @@ def sample_values(
     `within`: only values of these ranges, from files that may hold some."""
     result = snapshot.readable(column)
     random = np.random.default_rng(seed)
-    files = _chosen_files(_files(snapshot, within), random)
+    possible = snapshot.files
+    if within is not None:
+        partition, ranges = within
+        possible = prune(snapshot, [exact_filter(ranges, partition)])
+    files = _chosen_files(possible, random)
     reader = FileReader(snapshot, [result], files)
     weights = _weights(files)
     values: list[BoundaryValue] = []
@@ -108,22 +112,13 @@ def sample_values(
         if result.type.is_fractional:
             live = live & ~np.isnan(vector.values)
         if within is not None:
-            live = live & np.isin(within[0].range_ids_of(vector), within[1].ids)
+            live = live & np.isin(partition.range_ids_of(vector), ranges.ids)
         positions = np.flatnonzero(live)
         if len(positions) > quota:
             positions = np.sort(random.choice(positions, quota, replace=False))
         picked = vector.take(positions)
         values.extend(picked.values.to_pylist() if picked.is_textual else picked.values.tolist())
     return values
-
-
-def _files(
-    snapshot: Snapshot, within: tuple[RangePartition, RangeSet] | None
-) -> Sequence[DataFile]:
-    if within is None:
-        return snapshot.files
-    partition, ranges = within
-    return prune(snapshot, [exact_filter(ranges, partition)])
 
 
 def _chosen_files(given: Sequence[DataFile], random: np.random.Generator) -> list[DataFile]:
