@@ -283,12 +283,8 @@ Key = tuple[Label | None, ...]
 COLORS = tuple(f"w{at}" for at in range(7))
 """Colours in the template's style."""
 
-_KNOWN = {
-    **dict.fromkeys(("maintain", "incremental", "with sketch"), 0),
-    "recapture": 1,
-    **dict.fromkeys(("none", "without sketch"), 5),
-}
-"""The same thing has the same colour in every figure; others take the remaining ones."""
+_KNOWN = {"maintain": 0, "with sketch": 0, "recapture": 1, "without sketch": 5}
+"""The same metric has the same colour in every figure; others take the remaining ones."""
 
 SHAPES = {
     "circle": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -361,8 +357,10 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
             if not points:
                 continue
             place = at if len(groups) > 1 else metrics.index(metric)
-            words = [plain_name(metric)] if len(metrics) > 1 or len(groups) == 1 else []
-            words += [names[at]] if len(groups) > 1 else []
+            words = (
+                plain_name(metric) if len(metrics) > 1 else "",
+                names[at] if len(groups) > 1 else "",
+            )
             lines.append(
                 {
                     "label": ", ".join(filter(None, words)) or plain_name(metric),
@@ -376,13 +374,13 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
             drawn += len(points)
         if lines:
             title = ", ".join(map(plain_name, shown))
-            words = [f"Chart of {title} by {plain_name(chart.x)}"]
+            about = f"Chart of {title} by {plain_name(chart.x)}"
             if len(groups) > 1:
-                words.append(f"a line for each {', '.join(map(plain_name, labels))}")
+                about += f", a line for each {', '.join(map(plain_name, labels))}"
             axis = title if len(shown) == 1 else dimension_of(unit)
             panel = _panel(chart, categories, unit, axis, lines)
             title = title if len(shown) < len(metrics) else ""
-            panels.append(Panel(title, ", ".join(words), panel))
+            panels.append(Panel(title, about, panel))
     return Drawing(tuple(panels), measured - drawn)
 
 

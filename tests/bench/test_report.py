@@ -399,6 +399,15 @@ def test_an_axis_of_amounts_starts_at_zero_unless_logarithmic(
     assert panel.chart["options"]["scales"][axis]["beginAtZero"] is not bool(log)
 
 
+def test_a_metric_has_its_colour_in_every_figure() -> None:
+    cells = [
+        small_cell({"x": x}, {"a_ms": 1.0, "sketch_ms": 1.0, "recapture_ms": 1.0}) for x in (1, 2)
+    ]
+    (panel,) = draw(Chart("x", ("a_ms", "recapture_ms", "sketch_ms")), cells).panels
+    colors = {line["label"]: line["color"] for line in panel.datasets}
+    assert colors == {"a": "w2", "recapture": "w1", "with sketch": "w0"}
+
+
 def test_what_has_no_place_is_counted() -> None:
     cells = [
         small_cell({"x": x}, {"a_ms": value})
