@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from impctl.forecast import Commit, Forecast, History, effective_times, forecast, rate
 from impctl.service.context import Context, known_histories
@@ -223,10 +222,9 @@ class Expectations(Struct, frozen=True, dict=True):
         if names not in self._expected:
             result = [expected_of(kind, self.now) for kind in self._kinds_of(names)]
             result += self._by_the_file(sorted(names & self._declared.keys()))
-            result += [
-                expected_of(ChangeKind(frozenset([name]), self._days(name)), self.now)
-                for name in sorted(names & self._ended)
-            ]
+            for name in sorted(names & self._ended):
+                days = _days(self.histories.get(name, _NOTHING), (), self.now)
+                result.append(expected_of(ChangeKind(frozenset([name]), days), self.now))
             result.sort(key=lambda kind: (-kind.per_day, sorted(kind.tables)))
             self._expected[names] = tuple(result)
         return self._expected[names]
@@ -295,38 +293,27 @@ class Expectations(Struct, frozen=True, dict=True):
     def _times(self, table: TableName) -> list[float]:
         return effective_times(self.histories.get(table, _NOTHING).arrivals, self.now)
 
-    def _by_the_file(self, tables: Sequence[TableName]) -> list[Expected]:
-        """Kinds declared in the file: tables with the same pauses come together, in one kind."""
-        together: dict[tuple[object, ...], list[Expected]] = {}
+    def _by_the_file(self, tables: Sequence[TableName]) -> Iterator[Expected]:
+        """Kinds declared in the file: tables with the same pauses come together, in one kind. Rates
+        of a table add up; its rows are their mean."""
+        together: dict[tuple[object, ...], list[TableName]] = {}
         for name in tables:
             pace = tuple((spec.every, spec.since, spec.until) for spec in self._declared[name])
-            together.setdefault(pace, []).append(self._declared_kind(name))
-        return [
-            Expected(
-                frozenset().union(*(part.tables for part in kinds)),
-                kinds[0].per_day,
-                {name: rows for part in kinds for name, rows in part.rows.items()},
-                {name: share for part in kinds for name, share in part.deletes.items()},
-                kinds[0].chance,
-            )
-            for kinds in together.values()
-        ]
-
-    def _declared_kind(self, table: TableName) -> Expected:
-        """One kind for all that the file declares of a table: rates add up, rows are their mean."""
-        pace = [(DAY / coming.every, coming) for coming in self._declared[table] if coming.every]
-        per_day = sum(rate for rate, _ in pace)
-        sized = [(rate, coming) for rate, coming in pace if coming.rows is not None]
-        weight = sum(rate for rate, _ in sized)
-        changed = sum(rate * (coming.rows or 0) for rate, coming in sized)
-        deleted = sum(rate * (coming.rows or 0) * coming.deletes for rate, coming in sized)
-        return Expected(
-            frozenset([table]),
-            per_day,
-            {table: changed / weight if sized else None},
-            {table: deleted / changed if changed else 0.0},
-            min(1.0, per_day),
-        )
+            together.setdefault(pace, []).append(name)
+        for names in together.values():
+            rates = [DAY / spec.every for spec in self._declared[names[0]] if spec.every]
+            rows: dict[TableName, float | None] = {}
+            deletes: dict[TableName, float] = {}
+            for name in names:
+                paced = zip(rates, self._declared[name], strict=True)
+                sized = [(rate, spec) for rate, spec in paced if spec.rows is not None]
+                weight = sum(rate for rate, _ in sized)
+                changed = sum(rate * (spec.rows or 0) for rate, spec in sized)
+                deleted = sum(rate * (spec.rows or 0) * spec.deletes for rate, spec in sized)
+                rows[name] = changed / weight if sized else None
+                deletes[name] = deleted / changed if changed else 0.0
+            per_day = sum(rates)
+            yield Expected(frozenset(names), per_day, rows, deletes, min(1.0, per_day))
 
     def _next_by_the_log(self, kinds: Iterable[ChangeKind]) -> NextChange:
         known = sorted(kinds, key=lambda kind: (-len(kind.changes), sorted(kind.tables)))
@@ -385,12 +372,6 @@ class Expectations(Struct, frozen=True, dict=True):
         return NextChange(
             tables=(table,), in_s=max(0.0, first.every - since), rows=rows, by=BY_THE_FILE
         )
-
-    def _days(self, table: TableName) -> float:
-        """Days for which the table is known; none of its commits counts."""
-        history = replace(self.histories.get(table, _NOTHING), arrivals=())
-        (kind,) = kinds_of({table: history}, self.now)
-        return kind.days
 
 
 def expectations(
