@@ -117,7 +117,6 @@ _ALL_BUT_LOST = float(np.finfo(np.float64).max) * 0.99
 _OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
 """An overflow of doubles is no error: it leaves bounds that are infinite or NaN, and so open."""
 _EXACT_DOUBLE = 2.0**53
-_SPECIALS = ("nan", "pinf", "ninf")
 
 
 class Count(Struct, frozen=True):
@@ -214,7 +213,7 @@ class FloatSum(Struct, frozen=True):
     @property
     def columns(self) -> dict[str, Any]:
         names = ("sum", "rest", "size", "drift", *(("slack",) if self.bounded else ()))
-        counts = (*_SPECIALS, *(("open",) if self.bounded else ()))
+        counts = (*SPECIALS, *(("open",) if self.bounded else ()))
         counts = (*counts, *(() if self.integral else ("whole",)))
         floats = {f"{name}{self.slot}": np.float64 for name in names}
         return {**floats, **{f"{name}{self.slot}": np.int64 for name in counts}}
@@ -303,7 +302,7 @@ class FloatSum(Struct, frozen=True):
             f"{name}{self.slot}": np.add.reduceat(
                 np.where(kind, signs, 0)[grouping.order], grouping.starts
             )
-            for name, kind in zip(_SPECIALS, kinds, strict=True)
+            for name, kind in zip(SPECIALS, kinds, strict=True)
         }
 
     @_OVERFLOWS
@@ -325,7 +324,7 @@ class FloatSum(Struct, frozen=True):
             drift: old[drift] + delta[drift] + lost,
             **self._widened(old, delta),
         }
-        for name in (*_SPECIALS, *(() if self.integral else ("whole",))):
+        for name in (*SPECIALS, *(() if self.integral else ("whole",))):
             change = delta.get(f"{name}{self.slot}")
             kept = old[f"{name}{self.slot}"]
             added[f"{name}{self.slot}"] = kept if change is None else kept + change
@@ -367,8 +366,8 @@ class FloatSum(Struct, frozen=True):
             # Unknown how many were whole: possibly all.
             counts = table[PartialColumn(Meaning.COUNT, self.slot)]
             values[f"whole{self.slot}"] = -np.add.reduceat(counts[grouping.order], grouping.starts)
-        for name, meaning in zip(_SPECIALS, SPECIALS, strict=True):
-            counts = table.get(PartialColumn(meaning, self.slot))
+        for name in SPECIALS:
+            counts = table.get(PartialColumn(name, self.slot))
             values[f"{name}{self.slot}"] = (
                 np.zeros(grouping.groups, dtype=np.int64)
                 if counts is None
@@ -414,7 +413,7 @@ class FloatSum(Struct, frozen=True):
             lost |= state[f"open{self.slot}"] > 0
         if bool(lost.any()):
             sums, error = np.where(lost, 0.0, sums), np.where(lost, np.inf, error)
-        nan, plus, minus = (state[f"{name}{self.slot}"] for name in _SPECIALS)
+        nan, plus, minus = (state[f"{name}{self.slot}"] for name in SPECIALS)
         if nan.any() or plus.any() or minus.any():
             is_nan = (nan > 0) | ((plus > 0) & (minus > 0))
             special = is_nan | (plus > 0) | (minus > 0)

@@ -32,8 +32,8 @@ from impctl.engine.batch import Batch, disagreement, empty_batch, never_held, st
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.lookups import DistantRows, KeyFilter, Refill
 from impctl.engine.operator import Operator
-from impctl.engine.range_counts import RangeCounts, numbered
-from impctl.engine.tags import GroupTags, RowTags, Tags, no_ranges
+from impctl.engine.range_counts import GroupTags, RangeCounts, numbered
+from impctl.engine.tags import RowTags, Tags, no_ranges
 from impctl.engine.trace import Arrangement, RowIndex, Run
 from impctl.expr.error_bounds import refuse_unsure
 from impctl.sketch.sketch import RangePartition

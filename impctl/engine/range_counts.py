@@ -10,12 +10,13 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from impctl.data.keys import ascending, in_order, starts_in
+from impctl.data.vector import slice_positions
 from impctl.engine.batch import disagreement, never_held
-from impctl.engine.tags import RANGE_BITS, Pairs, SetTags
+from impctl.engine.tags import NO_PAIRS, RANGE_BITS, Pairs, SetTags, offsets_of
 from impctl.engine.trace import Arrangement, Run, slices
 
 if TYPE_CHECKING:
-    from impctl.data.vector import Ints
+    from impctl.data.vector import Bools, Ints
 
 # Rows per (group, range), and the change of a group's range set. Law: a group's set is {f :
 # count(group, f) > 0}. The code of a pair is `group * 2^24 + range`, the whole key, so a group's
@@ -74,19 +75,101 @@ _RANGE_MASK = (1 << RANGE_BITS) - 1
 
 
 class GroupSets(Struct, frozen=True):
-    """Range sets of the changed groups before the change, and the crossings since."""
+    """Range sets of the changed groups before the change. `crossed` are the ranges that entered
+    (+1) or left (-1) them since, sorted by group."""
 
     runs: Sequence[Run]
     groups: Ints
     crossed: Pairs
 
-    def crossings(self) -> Pairs:
-        return self.crossed
-
     def old_sets(self, ordinals: Ints) -> Pairs:
+        """The old set of each ordinal as (index into `ordinals`, range, 1)."""
         low = self.groups[ordinals] << RANGE_BITS
         owners, codes, counts = slices(self.runs, low, low + (1 << RANGE_BITS), _COUNT)
         return Pairs(owners, codes & _RANGE_MASK, np.ones(len(counts), dtype=np.int64))
+
+
+class GroupTags(Struct, frozen=True):
+    """The old or new range set of a changed group, by reference; shapes (n,)."""
+
+    source: GroupSets
+    ordinals: Ints
+    is_new: Bools
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def take(self, positions: npt.NDArray[Any]) -> GroupTags:
+        return GroupTags(self.source, self.ordinals[positions], self.is_new[positions])
+
+    def expand(self, slots: Ints, weights: Ints) -> Pairs:
+        if len(self) == 0:
+            return NO_PAIRS
+        order = np.lexsort((slots, self.ordinals))
+        ordinals, slots = self.ordinals[order], slots[order]
+        starts = starts_in(ordinals, slots).nonzero()[0]
+        weights = weights[order]
+        new = np.add.reduceat(np.where(self.is_new[order], weights, 0), starts)
+        total = np.add.reduceat(weights, starts)
+        return _joined(
+            self._crossed(ordinals[starts], slots[starts], new),
+            self._whole(ordinals[starts], slots[starts], total),
+        )
+
+    def sets(self) -> SetTags:
+        ordinals, slots = np.unique(self.ordinals, return_inverse=True)
+        old = self.source.old_sets(ordinals)
+        before = (old.slots << RANGE_BITS) | old.ranges
+        crossings = self.source.crossed
+        position = np.searchsorted(ordinals, crossings.slots)
+        known = position < len(ordinals)
+        known[known] = ordinals[position[known]] == crossings.slots[known]
+        crossed = (position << RANGE_BITS) | crossings.ranges
+        entered = crossed[known & (crossings.weights > 0)]
+        left = crossed[known & (crossings.weights < 0)]
+        after = np.concatenate([np.setdiff1d(before, left), entered])
+        codes = np.concatenate([np.sort(before), np.sort(after)])
+        # New sets follow the old ones: their positions start there.
+        old_codes, new_codes = codes[: len(before)], codes[len(before) :]
+        low = slots << RANGE_BITS
+        start, end = (
+            np.where(
+                self.is_new,
+                len(before) + np.searchsorted(new_codes, bound),
+                np.searchsorted(old_codes, bound),
+            )
+            for bound in (low, low + (1 << RANGE_BITS))
+        )
+        places, _ = slice_positions(start, end)
+        ranges = (codes[places] & _RANGE_MASK).astype(np.int32)
+        return SetTags(offsets_of(end - start), ranges)
+
+    def _crossed(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
+        crossings = self.source.crossed
+        wanted = np.flatnonzero(weights)
+        low = np.searchsorted(crossings.slots, ordinals[wanted], side="left")
+        high = np.searchsorted(crossings.slots, ordinals[wanted], side="right")
+        positions, owners = slice_positions(low, high)
+        owners = wanted[owners]
+        return Pairs(
+            slots[owners],
+            crossings.ranges[positions],
+            crossings.weights[positions] * weights[owners],
+        )
+
+    def _whole(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
+        wanted = np.flatnonzero(weights)
+        sets = self.source.old_sets(ordinals[wanted])
+        owners = wanted[sets.slots]
+        return Pairs(slots[owners], sets.ranges, weights[owners])
+
+
+def _joined(left: Pairs, right: Pairs) -> Pairs:
+    return Pairs(
+        np.concatenate([left.slots, right.slots]),
+        np.concatenate([left.ranges, right.ranges]),
+        np.concatenate([left.weights, right.weights]),
+    )
 
 
 class RangeCounts:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from msgspec import Struct, field
+from msgspec import Struct
 
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, consolidated
-from impctl.engine.range_counts import DenseCounts, GroupSets, RangeCounts
-from impctl.engine.tags import RANGE_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
+from impctl.engine.range_counts import DenseCounts, GroupSets, GroupTags, RangeCounts
+from impctl.engine.tags import RANGE_BITS, Pairs, RowTags, SetTags, SpanTags
 from impctl.errors import CountBelowZeroError
 from impctl.types import AttributeId
 from impctl.workload.models import MAX_RANGES
@@ -141,27 +141,20 @@ Sets = list[set[int]]
 Signed = dict[tuple[int, int], int]
 
 
-class Remembered(Struct, dict=True):
-    """Old and new sets of groups, spelled out; counts the old sets that were asked for."""
+def remembered(old: Sets, new: Sets) -> GroupSets:
+    """The sets of these groups, after counting what makes the old ones and then the new ones."""
+    counts, groups = RangeCounts("sets"), np.arange(len(old), dtype=np.int64)
+    counts.count(groups, pairs_of([(i, f, 1) for i, group in enumerate(old) for f in group]))
+    return counts.count(groups, pairs_of(crossings_of(old, new)))
 
-    old: Sets
-    new: Sets
-    asked: list[int] = field(default_factory=list)
 
-    def crossings(self) -> Pairs:
-        result = [
-            (group, range_id, sign)
-            for group, (before, after) in enumerate(zip(self.old, self.new, strict=True))
-            for sign, moved in ((1, after - before), (-1, before - after))
-            for range_id in moved
-        ]
-        return pairs_of(result)
-
-    def old_sets(self, ordinals: Ints) -> Pairs:
-        self.asked += ordinals.tolist()
-        return pairs_of(
-            [(i, f, 1) for i, group in enumerate(ordinals.tolist()) for f in self.old[group]]
-        )
+def crossings_of(old: Sets, new: Sets) -> list[tuple[int, int, int]]:
+    return [
+        (group, range_id, sign)
+        for group, (before, after) in enumerate(zip(old, new, strict=True))
+        for sign, moved in ((1, after - before), (-1, before - after))
+        for range_id in moved
+    ]
 
 
 def pairs_of(rows: list[tuple[int, int, int]]) -> Pairs:
@@ -190,7 +183,7 @@ class Case(Struct, frozen=True):
     @property
     def tags(self) -> GroupTags:
         return GroupTags(
-            Remembered(self.old, self.new),
+            remembered(self.old, self.new),
             np.array([row[0] for row in self.rows], dtype=np.int64),
             np.array([row[1] for row in self.rows], dtype=np.bool_),
         )
@@ -234,15 +227,24 @@ def test_groups_expand_to_their_old_and_new_sets_and_so_do_rows_taken(seed: int)
 
 
 @random_seeds(10, 35, 600)
-def test_a_group_that_stays_is_never_spelled_out(seed: int) -> None:
+def test_a_group_that_stays_is_never_spelled_out(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Old row out, new row in, same slot: only what crossed zero is looked at."""
     case = some_case(Random(seed))
-    source = Remembered(case.old, case.new)
+    source, asked = remembered(case.old, case.new), list[int]()
     groups = np.arange(len(case.old), dtype=np.int64)
     tags = GroupTags(source, np.tile(groups, 2), np.repeat([False, True], len(groups)))
     weights = np.repeat(np.array([-1, 1]), len(groups))
+    old_sets = GroupSets.old_sets
+
+    def spelled_out(sets: GroupSets, ordinals: Ints) -> Pairs:
+        asked.extend(ordinals.tolist())
+        return old_sets(sets, ordinals)
+
+    monkeypatch.setattr(GroupSets, "old_sets", spelled_out)
     expand = tags.expand(np.zeros(2 * len(groups), dtype=np.int64), weights)
-    assert source.asked == []
+    assert asked == []
     assert len(expand.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
 
 
@@ -324,12 +326,12 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
         model.update(step)
         after = [members(model, group) for group in GROUPS]
         result = apply(counts, step)
-        crossings = result.crossings()
+        crossings = result.crossed
         assert crossings.slots.tolist() == sorted(crossings.slots.tolist())
-        assert by_ordinal(crossings) == by_ordinal(Remembered(before, after).crossings())
-        asked = np.array([3, 0, 1], dtype=np.int64)
-        wanted_sets = Remembered(before, after).old_sets(asked)
-        assert by_ordinal(result.old_sets(asked)) == by_ordinal(wanted_sets)
+        assert by_ordinal(crossings) == by_ordinal(pairs_of(crossings_of(before, after)))
+        wanted_sets = [(i, f, 1) for i, group in enumerate((3, 0, 1)) for f in before[group]]
+        old_sets = result.old_sets(np.array([3, 0, 1], dtype=np.int64))
+        assert by_ordinal(old_sets) == by_ordinal(pairs_of(wanted_sets))
 
 
 def test_old_sets_stay_old_when_the_counts_move_on() -> None:
@@ -344,7 +346,7 @@ def test_nothing_and_what_cancels_within_a_change_cross_nothing() -> None:
     empty, cancels = pairs_of([]), pairs_of([(0, 1, 1), (0, 1, -1)])
     for pairs in (empty, cancels):
         result = RangeCounts("counts").count(np.array([5, 6]), pairs)
-        assert by_ordinal(result.crossings()) == []
+        assert by_ordinal(result.crossed) == []
         assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
 
 

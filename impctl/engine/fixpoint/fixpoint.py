@@ -503,7 +503,7 @@ class UsedRows(Operator):
     def step(self, batch: Batch) -> Batch:
         """Numbers now carried (+1) or no longer carried (-1)."""
         pairs = batch.tags[0].expand(np.zeros(len(batch), dtype=np.int64), batch.weights)
-        crossed = self.counts.count(_ALL, pairs).crossings()
+        crossed = self.counts.count(_ALL, pairs).crossed
         return Batch({ROW: Vector(LONG, crossed.ranges)}, crossed.weights, ())
 
     def arrangements(self) -> Sequence[Keeper]:

@@ -291,7 +291,7 @@ def _emitted(
     slots = flipped[old.slots]
     if seen is None or not len(seen.crossed.slots):
         return Pairs(slots, old.ranges, signs[slots])
-    crossed = seen.crossings()
+    crossed = seen.crossed
     kept = is_live[crossed.slots].nonzero()[0]
     return Pairs(
         np.concatenate([slots, crossed.slots[kept]]),
