@@ -110,7 +110,9 @@ class Tree:
         partitions = {
             scan.access: RangePartition(scan.table, "id", LONG, bounds) for scan in plan.scans
         }
-        compiled = compile_plan(plan, partitions, {}, barriers=(), trees={}, answer=self._answer)
+        compiled = compile_plan(
+            plan, partitions, {}, barriers=(), has_trees=True, answer=self._answer
+        )
         self._session = MaintainedQuery(compiled)
         self._session.load(list(start.items()))
 

@@ -138,7 +138,7 @@ def measured(case: Case) -> Measured | None:
     root = core_of(without_free_limit(parse_query(case.sql, _CATALOG)).root)
     stream = _stream(case)
     tables = {scan.table: stream.start[scan.table] for scan in root.scans}
-    (one,) = planned_blocks(root, {})
+    (one,) = planned_blocks(root)
     assert one.block is not None
     assert isinstance(one.shape, TreeShape)
     tree = tree_cost(one.shape, FanOutsOfRows(tables))
@@ -169,7 +169,7 @@ def _stream(case: Case) -> Stream:
 
 def _stepped(root: Plan, tables: Tables, stream: Stream) -> tuple[float, float]:
     """Microseconds of a step of the index join and of the tree, the lower third of all."""
-    ways = [_filled(root, tables, trees=None), _filled(root, tables, trees={})]
+    ways = [_filled(root, tables, has_trees=False), _filled(root, tables, has_trees=True)]
     taken: list[list[float]] = [[], []]
     for at in range(_WARM + _STEPS):
         changes = next(stream.steps).changes()
@@ -182,14 +182,14 @@ def _stepped(root: Plan, tables: Tables, stream: Stream) -> tuple[float, float]:
     return index, tree
 
 
-def _filled(root: Plan, tables: Tables, *, trees: Mapping[str, int] | None) -> MaintainedQuery:
+def _filled(root: Plan, tables: Tables, *, has_trees: bool) -> MaintainedQuery:
     sketched = {}
     for scan in root.scans:
         bounds = np.linspace(0, len(tables[scan.table]), 100, dtype=np.int64)[1:-1]
         sketched[scan.access] = RangePartition(
             scan.table, "id", LONG, tuple(np.unique(bounds).tolist())
         )
-    session = MaintainedQuery(compile_plan(root, sketched, {}, barriers=(), trees=trees))
+    session = MaintainedQuery(compile_plan(root, sketched, {}, barriers=(), has_trees=has_trees))
     session.load(list(tables.items()))
     return session
 

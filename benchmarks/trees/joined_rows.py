@@ -36,7 +36,7 @@ def joined_rows(
     """Rows of all prefixes together, at most `MOST`; None where none can be counted."""
     counts = [
         count
-        for block in planned_blocks(core, {})
+        for block in planned_blocks(core)
         if block.block is not None
         for prefix in _prefixes(block.block.joins)
         if (count := _counted(prefix, partitions, tables)) is not None
@@ -77,7 +77,7 @@ def _counted(
     accesses = {scan.access for scan in joins.scans}
     sketched = {access: result for access, result in partitions.items() if access in accesses}
     try:
-        compiled = compile_plan(root, sketched, {}, barriers=(), trees={})
+        compiled = compile_plan(root, sketched, {}, barriers=(), has_trees=True)
         if any(isinstance(shape, NoTree) for shape in compiled.shapes):
             return None
         session = Followed(compiled, tables).session

@@ -79,7 +79,7 @@ def put_rows(connection: ParquetSql, tables: Tables) -> None:
 
 def sketch_question(core: Plan, partitions: Mapping[AccessId, RangePartition]) -> SketchQuestion:
     """The question for a plan without its output columns; NoSemiJoinsError where there is none."""
-    blocks = planned_blocks(core, {})
+    blocks = planned_blocks(core)
     if len(blocks) != 1:
         raise NoSemiJoinsError("the query is a UNION")
     (block,) = blocks

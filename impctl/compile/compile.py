@@ -93,8 +93,7 @@ class CompileOptions(TypedDict, total=False):
     """Keyword arguments of `compile_plan` that say what is kept, and how."""
 
     buffers: Buffers
-    trees: Mapping[TableName, int] | None
-    blocks: Sequence[PlannedBlock]
+    has_trees: bool
     absorbs: Absorbs | None
 
 
@@ -283,18 +282,16 @@ def compile_plan(
     barriers: Collection[int] | None = None,
     buffers: Buffers = KEEP_ALL,
     answer: AnswerPlan | None = None,
-    trees: Mapping[TableName, int] | None = None,
-    blocks: Sequence[PlannedBlock] = (),
+    has_trees: bool = False,
     absorbs: Absorbs | None = None,
 ) -> Dataflow:
     """Compile a plan; BlockedError if it cannot be maintained exactly. The plan's rows are kept for
-    an `answer`. With `trees`, the changed rows per table, join trees serve the blocks that have
-    one; the same numbers give the same circuit. `blocks` are `planned_blocks` for these numbers, if
-    known. `key_columns` gives for the i-th node of `root.walk()` the column, of a grouping or a
-    fixpoint, that equals each access's partition attribute; `barriers` are the positions of
-    barriers (default: every top-k that is not the last step); both are the verdict's. `chooser`
-    decides which sides of joins are kept (default: all), `buffers` how many rows or values MIN, MAX
-    and top-k keep if they can be refilled; `absorbs` keeps fixpoints by absorption."""
+    an `answer`. If it `has_trees`, join trees serve the blocks that have one. `key_columns` gives
+    for the i-th node of `root.walk()` the column, of a grouping or a fixpoint, that equals each
+    access's partition attribute; `barriers` are the positions of barriers (default: every top-k
+    that is not the last step); both are the verdict's. `chooser` decides which sides of joins are
+    kept (default: all), `buffers` how many rows or values MIN, MAX and top-k keep if they can be
+    refilled; `absorbs` keeps fixpoints by absorption."""
     nodes = tuple(root.walk())
     barrier_nodes = None if barriers is None else [nodes[position] for position in barriers]
     keyed_fixpoints = keyed_rows(root, key_columns)
@@ -344,9 +341,9 @@ def compile_plan(
             # The rows of this barrier all count: nodes above it cannot change a sketch.
             return compiled(barrier, {})
 
-    if trees is None:
+    if not has_trees:
         return plain()
-    blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
+    blocks = planned_blocks(root, has_answer=answer is not None)
     has_tree = any(isinstance(block.shape, TreeShape) for block in blocks)
     result = compiled(root, {}, blocks) if has_tree else plain()
     return replace(result, shapes=tuple(block.shape for block in blocks))
@@ -400,11 +397,11 @@ def _passed(
     return Chain(scan, chain[-1], circuit, first, key)
 
 
-def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Dataflow:
-    """Compile the circuit of a query's answer alone, without a sketch; raises BlockedError. `trees`
-    as for `compile_plan`: its state is the part of the state there that has the rows."""
+def compile_answer(answer: AnswerPlan, *, has_trees: bool = False) -> Dataflow:
+    """Compile the circuit of a query's answer alone, without a sketch; raises BlockedError. As for
+    `compile_plan`: the state is the part of the state there that has the rows."""
     last, _ = _last_and_barriers(answer.kept, None, answer)
-    blocks = () if trees is None else planned_blocks(answer.kept, trees, has_answer=True)
+    blocks = planned_blocks(answer.kept, has_answer=True) if has_trees else ()
     chooser = StoredChoices(is_to_fill=True)
     builder = PlanBuilder({}, {}, last, chooser, answer=answer, blocks=blocks)
     builder.root(answer.kept)

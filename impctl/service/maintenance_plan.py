@@ -259,7 +259,7 @@ def chosen_plan(
     plan, by_core, why, is_planned = None, None, "", False
     if prepared.spec.join is JoinStrategy.TREE:
         core = kept_plan(query).core
-        is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
+        is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core))
         if not is_planned:
             # An impossible requested tree is refused, whatever happens to the answer.
             by_core = _by_core(query, chooser)
@@ -296,7 +296,7 @@ def _by_answer(
     choice = chooser.trees.choose(answer.kept)
     if choice.is_tree:
         try:
-            plan = answering(trees={})
+            plan = answering(has_trees=True)
             texts = [shape.text for shape in plan.shapes if isinstance(shape, NoTree)]
             why = f"a join tree cannot list its rows: {texts[0]}" if texts else ""
             if plan.has_tree:
@@ -339,7 +339,7 @@ def _by_core(query: SketchedQuery, chooser: JoinChooser) -> MaintenancePlan:
 
 def _with_trees(prepared: PreparedQuery, choose: Callable[..., MaintenancePlan]) -> MaintenancePlan:
     """The plan by trees; UnsupportedError if joins work only otherwise."""
-    plan = choose(trees={})
+    plan = choose(has_trees=True)
     if plan.has_tree:
         return plan
     if plan.compiled is None:
@@ -356,7 +356,7 @@ def _with_trees(prepared: PreparedQuery, choose: Callable[..., MaintenancePlan])
 def _trees_or_not(choose: Callable[..., MaintenancePlan], choice: TreeChoice) -> MaintenancePlan:
     """The plan as chosen, without trees if the engine has no circuit with them."""
     if choice.is_tree:
-        plan = choose(trees={}, blocks=choice.blocks)
+        plan = choose(has_trees=True)
         if plan.has_tree:
             return replace(plan, trees=choice)
         choice = replace(

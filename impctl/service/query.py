@@ -129,7 +129,7 @@ def materialized_result(
         # If rows are stored as they are, the planner is not loaded.
         from impctl.compile.compile import compile_answer
 
-        planned_rows = compile_answer(plan, {}).kept
+        planned_rows = compile_answer(plan, has_trees=True).kept
         assert planned_rows is not None
         rows = planned_rows
     runs = store.load_runs(query, rows.beginning)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Context, Versions
     from impctl.store.reader import StoreReader
     from impctl.store.records import StoredQuery
-    from impctl.types import AttributeId, QueryName, TableName
+    from impctl.types import AttributeId, QueryName
     from impctl.workload.models import QuerySpec
 
 
@@ -297,8 +297,7 @@ def stored_rows(ctx: Context, store: StoreReader, spec: QuerySpec, stored: Store
     if not is_same_circuit(ctx, prepared, stored):
         raise not_told(spec.name, "its plan is different now")
     answer = ctx.memory.answer(prepared.planned)
-    trees: Mapping[TableName, int] | None = {} if stored.state_meta.get("trees") else None
-    rows = compile_answer(answer, trees).kept
+    rows = compile_answer(answer, has_trees=bool(stored.state_meta.get("trees"))).kept
     assert rows is not None
     rows.load(store.load_runs(stored.query, rows.beginning))
     return RowsOf.kept(answer.ending, rows)

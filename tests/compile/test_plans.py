@@ -168,9 +168,9 @@ def compiled_unsafe(
     root: p.Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser
 ) -> Dataflow:
     """The circuit of a plan whose sketch no capture would use."""
-    trees = {} if joins.trees.choose(root).is_tree else None
+    has_trees = joins.trees.choose(root).is_tree
     return compile_plan(
-        root, partitions, {}, joins.sides, barriers=(), buffers=joins.buffers, trees=trees
+        root, partitions, {}, joins.sides, barriers=(), buffers=joins.buffers, has_trees=has_trees
     )
 
 
@@ -660,7 +660,7 @@ def ordered(rng: random.Random, sql: str) -> str:
 
 
 def kept_beside(
-    query: p.Query, partition: RangePartition, trees: Mapping[str, int] | None = None
+    query: p.Query, partition: RangePartition, *, has_trees: bool = False
 ) -> Dataflow | None:
     access = query.root.scans[0].access
     sketched = {access: partition.attribute}
@@ -670,9 +670,11 @@ def kept_beside(
     answer = answer_plan(query)
     judged = carried_verdict(verdict, replace(query, root=answer.kept), sketched)
     try:
-        return plan_maintenance_of_answer(answer, judged, {access: partition}, trees=trees).compiled
+        partitions = {access: partition}
+        plan = plan_maintenance_of_answer(answer, judged, partitions, has_trees=has_trees)
     except BlockedError:
         return None
+    return plan.compiled
 
 
 def sorting(node: p.Plan) -> p.Plan:

@@ -56,10 +56,10 @@ ALL = [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for nam
 
 
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("trees", [None, {"lineitem": 1000, "orders": 250}])
-def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) -> None:
+@pytest.mark.parametrize("has_trees", [False, True])
+def test_pieces_are_all_of_the_state(name: str, has_trees: bool) -> None:
     """Join trees among them, whose state several operators have."""
-    result = tpch.circuit(name) if trees is None else tpch.compiled(name, trees=trees)
+    result = tpch.compiled(name, has_trees=True) if has_trees else tpch.circuit(name)
     model = state_model(result, tpch.KINDS, tpch.numbers(result))
     stored = [keeper.name for keeper in result.circuit.arrangements()]
     size = sum(map(tpch.numbers(result).bytes, stored))

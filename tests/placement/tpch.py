@@ -45,9 +45,7 @@ def circuit(name: str) -> Dataflow:
     return compiled(name)
 
 
-def compiled(
-    name: str, chooser: Chooser | None = None, trees: dict[str, int] | None = None
-) -> Dataflow:
+def compiled(name: str, chooser: Chooser | None = None, *, has_trees: bool = False) -> Dataflow:
     """The circuit with the sketches of the workload, else on a key of the longest table."""
     query = _QUERIES[name]
     root = core(query.sql, TPCH)
@@ -60,7 +58,7 @@ def compiled(
         if attribute is not None:
             kind = DATE if attribute.endswith("date") else LONG
             sketched[scan.access] = RangePartition(scan.table, attribute, kind, (10, 20))
-    return compile_plan(root, sketched, {}, chooser, barriers=(), trees=trees)
+    return compile_plan(root, sketched, {}, chooser, barriers=(), has_trees=has_trees)
 
 
 @cache

@@ -761,9 +761,9 @@ def a_case(rng: random.Random) -> Case | None:
 def case_of(sql: str, rng: random.Random) -> Case | None:
     query = parse_query(sql, {"t": SCHEMA})
     ruled = replace(query, root=apply_rules(query.root))
-    trees: Mapping[str, int] | None = {} if rng.random() < 0.5 else None
+    has_trees = rng.random() < 0.5
     for partition in rng.sample(PARTITIONS, len(PARTITIONS)):
-        compiled = kept_beside(ruled, partition, trees)
+        compiled = kept_beside(ruled, partition, has_trees=has_trees)
         if compiled is not None:
             return Case(sql, answer_plan(ruled), compiled)
     return None

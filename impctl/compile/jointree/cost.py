@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -26,10 +26,6 @@ from impctl.plan.explain import expr_text, shortened
 from impctl.plan.nodes import Join, JoinKind, Plan, Project, Scan, Select, Sort
 from impctl.tables.sample import KeyColumns, KeyCounts
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-
-if TYPE_CHECKING:
-    from impctl.compile.jointree.build import PlannedBlock
-
 
 # Sides of joins as unchanged columns of one table, else None, with the conditions on the table's
 # own rows. Only conditions above the scan that read its columns alone and that the engine can
@@ -573,13 +569,11 @@ _LONGEST = 80  # Characters of a condition shown in a reason
 
 
 class TreeChoice(Struct, frozen=True):
-    """The choice, the reason, and the estimate behind it if there is one. `blocks` are the plan's,
-    if computed for the choice; building reuses them."""
+    """The choice, the reason, and the estimate behind it if there is one."""
 
     is_tree: bool
     reason: str = "as captured"
     estimate: JoinEstimate | None = None
-    blocks: tuple[PlannedBlock, ...] = ()
 
     def choose(self, core: Plan) -> TreeChoice:
         """Any plan has the choice that is made already."""
@@ -600,10 +594,9 @@ class TreesByFanOut(Struct, frozen=True):
 
     def choose(self, core: Plan) -> TreeChoice:
         try:
-            blocks = planned_blocks(core, {})
             maybe_estimates = [
                 estimate(block.block.joins, block.shape, self.rows, self.fan_outs)
-                for block in blocks
+                for block in planned_blocks(core)
                 if block.block is not None and isinstance(block.shape, TreeShape)
             ]
         except ImpctlError as error:
@@ -614,7 +607,7 @@ class TreesByFanOut(Struct, frozen=True):
         if len(estimates) < len(maybe_estimates):
             return TreeChoice(False, _NOT_ESTIMATED)
         both = together(estimates)
-        return TreeChoice(is_better_as_tree(both), _reason(both), both, blocks)
+        return TreeChoice(is_better_as_tree(both), _reason(both), both)
 
 
 def is_better_as_tree(estimate: JoinEstimate) -> bool:

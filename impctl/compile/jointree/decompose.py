@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
+from operator import add
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -23,9 +24,9 @@ from impctl.compile.jointree.graph import (
     ShapeNode,
     bounded_columns,
     classes_of,
-    depth_of,
     edge_of,
     equality_of,
+    height_of,
     is_null_with,
     is_same,
     late_part,
@@ -35,7 +36,7 @@ from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import And, ColumnRef, Compare, CompareOp, Expr, Span
 from impctl.plan import nodes as p
 from impctl.plan.explain import Names, expr_text
-from impctl.types import AttributeId, TableName
+from impctl.types import AttributeId
 
 # Joins decomposed into classes, edges and bags. A condition is an equality of a class, or is over
 # one bag; a join beside is an edge on one bag, or inside one; a call's arguments and a group
@@ -311,7 +312,8 @@ def circle_of(bag: Collection[int], joins: JoinGraph) -> CircleRows | None:
         frozenset(index for index, c in enumerate(classes) if relation in c.relations)
         for relation in members
     ]
-    if any(len(read) > 1 for _, read in conditions) or not without_ears(sets) or not _hang(sets):
+    is_cyclic = bool(without_ears(sets)) and len(_connected(dict(enumerate(sets)))) == 1
+    if any(len(read) > 1 for _, read in conditions) or not is_cyclic:
         return None
     keys = tuple(
         tuple(
@@ -329,34 +331,48 @@ def circle_of(bag: Collection[int], joins: JoinGraph) -> CircleRows | None:
     return CircleRows(tuple(plans), keys, tuple(key_class.null_safe for key_class in classes))
 
 
-def _hang(bags: list[Bag]) -> bool:
-    reached, left = bags[0], list(bags[1:])
-    while True:
-        near = [bag for bag in left if bag & reached]
-        if not near:
-            return not left
-        reached = reached.union(*near)
-        left = [bag for bag in left if bag not in near]
-
-
 # Cyclic cores of bags. Merging each core makes the bags acyclic or leaves fewer cores, so
 # repetition ends. An *ear*, whose shared classes all lie in one other bag, is on no cycle and is
-# removed, repeatedly; of the rest, the bags in one biconnected component of the graph between bags
-# and classes are a core (if all components are single edges there is an ear).
-
-_Vertex = tuple[str, int]
-_Arc = tuple[_Vertex, _Vertex]
+# removed, repeatedly; of the rest, bags that stay connected without any one bag, and without any
+# one class, are a core (if all such parts are single bags there is an ear).
 
 
 def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
     """The bags of each core, by position; none if all bags are acyclic. Cores may overlap."""
-    left = without_ears(bags)
-    arcs = [(("bag", bag), ("class", class_)) for bag in left for class_ in sorted(bags[bag])]
-    cores = [
-        frozenset(member for arc in component for kind, member in arc if kind == "bag")
-        for component in _components(arcs)
-    ]
-    return tuple(core for core in cores if len(core) > 1)
+    rest = {bag: bags[bag] for bag in without_ears(bags)}
+    parts = chain.from_iterable(map(_uncut, _connected(rest)))
+    return tuple(frozenset(part) for part in parts if len(part) > 1)
+
+
+def _uncut(bags: Mapping[int, Bag]) -> Iterator[Mapping[int, Bag]]:
+    """The largest parts of connected bags that no bag and no class cuts."""
+    for bag in bags:
+        parts = _connected({other: bags[other] for other in bags if other != bag})
+        if len(parts) > 1:
+            for part in parts:
+                yield from _uncut({**part, bag: bags[bag]})
+            return
+    for class_ in frozenset().union(*bags.values()):
+        parts = _connected({bag: classes - {class_} for bag, classes in bags.items()})
+        if len(parts) > 1:
+            for part in parts:
+                yield from _uncut({bag: bags[bag] for bag in part})
+            return
+    yield bags
+
+
+def _connected(bags: Mapping[int, Bag]) -> list[dict[int, Bag]]:
+    """The bags by connection: those that share a class, directly or over others."""
+    parts: list[dict[int, Bag]] = []
+    for bag, classes in bags.items():
+        whole, apart = {bag: classes}, []
+        for part in parts:
+            if any(classes & other for other in part.values()):
+                whole |= part
+            else:
+                apart.append(part)
+        parts = [*apart, whole]
+    return parts
 
 
 def without_ears(bags: Sequence[Bag]) -> tuple[int, ...]:
@@ -373,47 +389,12 @@ def without_ears(bags: Sequence[Bag]) -> tuple[int, ...]:
     return tuple(left)
 
 
-def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
-    """The biconnected components, as arcs. Bags and classes bound the depth of the search."""
-    neighbours: dict[_Vertex, list[_Vertex]] = {}
-    for left, right in arcs:
-        neighbours.setdefault(left, []).append(right)
-        neighbours.setdefault(right, []).append(left)
-    # When a vertex was reached, and the earliest vertex it leads back to.
-    reached, earliest = dict[_Vertex, int](), dict[_Vertex, int]()
-    passed: list[_Arc] = []  # Arcs of components that are not closed yet
-    result: list[list[_Arc]] = []
-
-    def visit(vertex: _Vertex, before: _Vertex | None) -> None:
-        reached[vertex] = earliest[vertex] = len(reached)
-        for other in neighbours[vertex]:
-            if other == before:
-                continue
-            if other in reached:
-                earliest[vertex] = min(earliest[vertex], reached[other])
-                if reached[other] < reached[vertex]:
-                    passed.append((vertex, other))
-                continue
-            passed.append((vertex, other))
-            visit(other, vertex)
-            earliest[vertex] = min(earliest[vertex], earliest[other])
-            if earliest[other] >= reached[vertex]:
-                start = passed.index((vertex, other))
-                result.append(passed[start:])
-                del passed[start:]
-
-    for vertex in neighbours:
-        if vertex not in reached:
-            visit(vertex, None)
-    return result
-
-
 # Bags on a root with *running intersection*: what two bags share lies on all bags between them. A
 # spanning tree has it iff its weight, the sum of the classes each bag shares with its parent, is
 # the greatest possible: the classes of all bags less the different ones. Prim's algorithm from any
 # root finds the greatest weight, so it finds such a tree iff the bags are acyclic. Ties go to the
-# parent nearest to the root, then to the bag that changes most, which is best near the root, then
-# to the order in the SQL. Bags that share nothing are joined with weight 0.
+# parent nearest to the root, then to the order in the SQL. Bags that share nothing are joined with
+# weight 0.
 
 Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
 
@@ -436,62 +417,40 @@ class Rooted(Struct, frozen=True):
         return tuple(result)
 
 
-Hung = Sequence[tuple[int, int]]
-"""Of each node below a bag, how far below it is and how many of its rows change."""
-
-
-def rooted_at(
-    root: int, bags: Sequence[Bag], changed: Sequence[int] = (), *, is_virtual: bool = False
-) -> Rooted:
-    """The maximum weight tree, grown from this bag; `changed` are the changed rows per bag. A root
-    that `is_virtual` has only bags with all its classes as children: at least one has."""
-    changes = changed or (0,) * len(bags)
+def rooted_at(root: int, bags: Sequence[Bag], *, is_virtual: bool = False) -> Rooted:
+    """The maximum weight tree, grown from this bag. A root that `is_virtual` has only bags with all
+    its classes as children: at least one has."""
     parents: list[int | None] = [None] * len(bags)
     depths = [0] * len(bags)
     hung = [root]
     while len(hung) < len(bags):
         ranked = (
-            (-len(bags[parent] & bags[bag]), depths[parent], -changes[bag], bag, parent)
+            (-len(bags[parent] & bags[bag]), depths[parent], bag, parent)
             for parent in hung
             for bag in range(len(bags))
             if bag not in hung
             and not (is_virtual and parent == root and not bags[root] <= bags[bag])
         )
-        _, depth, _, bag, parent = min(ranked)
+        _, depth, bag, parent = min(ranked)
         parents[bag], depths[bag] = parent, depth + 1
         hung.append(bag)
     return Rooted(tuple(parents), tuple(depths))
 
 
 def best_rooted(
-    roots: Sequence[int],
-    bags: Sequence[Bag],
-    changed: Sequence[int] = (),
-    hung: Sequence[Hung] = (),
+    roots: Sequence[int], bags: Sequence[Bag], branch_heights: Sequence[int] = ()
 ) -> Rooted:
-    """The tree of least height from these roots; then the one with the least sum of depth times
-    changed rows; then the order in the SQL decides."""
-    trees = {root: rooted_at(root, bags, changed) for root in roots}
-    return trees[min(roots, key=lambda root: (_cost(trees[root], changed, hung), root))]
-
-
-def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[int, int]:
-    """Height, and the way of all changes to the root."""
-    depths = list(tree.depths)
-    changes = list(changed or (0,) * len(depths))
-    for depth, branch in zip(tree.depths, hung, strict=False):
-        depths.extend(depth + below for below, _ in branch)
-        changes.extend(rows for _, rows in branch)
-    distance = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
-    return max(depths), distance
+    """The tree of least height from these roots, including the branches on its bags; then the order
+    in the SQL decides."""
+    trees = {root: rooted_at(root, bags) for root in roots}
+    heights = branch_heights or (0,) * len(bags)
+    return trees[min(roots, key=lambda root: (max(map(add, trees[root].depths, heights)), root))]
 
 
 # The tree of decomposed joins. The bags on the root are acyclic. If two bags have all requested
 # columns, the root is virtual: a node of these columns alone, with only such bags as children; else
 # it is the bag that has them. The other side of an edge is a tree of its own, whose root has the
 # compared columns, or one node if it can have no tree.
-
-Changed = Mapping[TableName, int]  # Changed rows of each table; 0 for a table that is not named
 
 
 def objection_to(joins: JoinGraph) -> NoTree | None:
@@ -512,22 +471,21 @@ def objection_to(joins: JoinGraph) -> NoTree | None:
     return None
 
 
-def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTree:
+def grown(joins: JoinGraph, *, may_be_virtual: bool) -> SubTree:
     """The tree; of one node if all relations end up in one bag."""
-    branches = {edge: _other_side(joins, edge, changed) for edge in joins.edges}
+    branches = {edge: _other_side(joins, edge) for edge in joins.edges}
     # A virtual root keeps no individual values.
     may_be_virtual = may_be_virtual and not joins.asked.one_by_one
     bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
-    changes = [_changes(joins, bag, changed) for bag in bags.members]
     sets = bags.classes(joins.classes)
     if virtual is not None:
-        tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
+        tree = rooted_at(0, (virtual, *sets), is_virtual=True)
     else:
         roots = [index for index in range(len(sets)) if all(index in holder for holder in holders)]
         read = [expr for parts in joins.asked.single_values.values() for expr in parts]
         having = [_holders(joins, bags, expr) for expr in read]
         roots = [root for root in roots if all(root in result for result in having)] or roots
-        tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
+        tree = best_rooted(roots, sets, _branch_heights(joins, bags, branches))
     return _Nodes(joins, bags, virtual, tree, branches).tree()
 
 
@@ -576,7 +534,7 @@ def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
     return frozenset(bags.place_of(owner) for owner in owners & members)
 
 
-def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
+def _other_side(joins: JoinGraph, index: int) -> SubTree:
     edge = joins.edges[index]
     other = joins.relations.beside[index].other
     # How often a partner is there does not matter to these edges.
@@ -589,7 +547,7 @@ def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
     # What is computed of a padded row need not be NULL, as a column of it is.
     are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
     if are_columns and objection_to(below) is None:
-        result = grown(below, changed, may_be_virtual=False)
+        result = grown(below, may_be_virtual=False)
         if len(set(result.columns)) == len(result.columns):
             return result
     return _one_node(rows, asked)
@@ -607,24 +565,13 @@ def _one_node(rows: p.Plan, asked: RequestedRows) -> SubTree:
     return SubTree((node,), every, asked.arguments)
 
 
-def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
-    plans = [joins.relations.plans[relation] for relation in bag if relation < joins.count]
-    plans += [beside.other for beside in joins.joins_inside(bag)]
-    return sum(changed.get(scan.table, 0) for plan in plans for scan in plan.scans)
-
-
-def _hung(
-    joins: JoinGraph, bags: Bags, branches: Mapping[int, SubTree], changed: Changed
-) -> Sequence[Hung]:
-    """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
-    result: list[list[tuple[int, int]]] = [[] for _ in bags.members]
+def _branch_heights(joins: JoinGraph, bags: Bags, branches: Mapping[int, SubTree]) -> Sequence[int]:
+    """Per bag how far below it its branches reach; 0 without one."""
+    heights = [0] * len(bags.members)
     for index, branch in branches.items():
-        hung = result[bags.place_of(min(joins.relations.host_of(index)))]
-        for position, node in enumerate(branch.nodes):
-            scans = () if node.rows is None else node.rows.scans
-            rows = sum(changed.get(scan.table, 0) for scan in scans)
-            hung.append((depth_of(branch.nodes, position) + 1, rows))
-    return result
+        bag = bags.place_of(min(joins.relations.host_of(index)))
+        heights[bag] = max(heights[bag], 1 + height_of(branch.nodes))
+    return heights
 
 
 # The bags and branches as nodes, children before parents, the root last. A node keeps one column of

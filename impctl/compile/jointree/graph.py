@@ -19,9 +19,9 @@ from impctl.plan.functions import VOLATILE
 from impctl.plan.properties import part_can_fail
 from impctl.types import AccessId, AttributeId, ColumnName
 
-# The shape of a join tree, or why a plan has none. It follows from the plan and the changed rows
-# per table, and determines the operators. Nodes stand children before parents, the root last. Of
-# several equal columns a node keeps one.
+# The shape of a join tree, or why a plan has none. It follows from the plan, and determines the
+# operators. Nodes stand children before parents, the root last. Of several equal columns a node
+# keeps one.
 
 
 class Reason(StrEnum):
@@ -96,15 +96,19 @@ class TreeShape(Struct, frozen=True):
 
     @property
     def height(self) -> int:
-        return max(depth_of(self.nodes, index) for index in range(len(self.nodes)))
+        return height_of(self.nodes)
 
     def children_of(self, index: int) -> tuple[int, ...]:
         return tuple(i for i, node in enumerate(self.nodes) if node.parent == index)
 
 
-def depth_of(nodes: Sequence[ShapeNode], index: int) -> int:
-    parent = nodes[index].parent
-    return 0 if parent is None else 1 + depth_of(nodes, parent)
+def height_of(nodes: Sequence[ShapeNode]) -> int:
+    """The greatest distance of a node from the root; parents stand after their children."""
+    depths = [0] * len(nodes)
+    for index in reversed(range(len(nodes))):
+        parent = nodes[index].parent
+        depths[index] = 0 if parent is None else 1 + depths[parent]
+    return max(depths)
 
 
 class Merging(Struct, frozen=True):

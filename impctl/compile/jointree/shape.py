@@ -15,7 +15,6 @@ from impctl.compile.flows import BlockedError, known_type_of
 from impctl.compile.jointree.build import PlannedBlock
 from impctl.compile.jointree.decompose import (
     Block,
-    Changed,
     RequestedRows,
     SubTree,
     answered_blocks,
@@ -54,50 +53,45 @@ def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
     return hashlib.sha256("\n\n".join(drawn).encode()).hexdigest()[:16]
 
 
-# A tree finds the sketches that joining finds; a plan without a tree is joined as usual. Among
-# equally right trees the changed rows per table decide, so the tree is chosen once, at capture, and
-# stored with the state.
+# A tree finds the sketches that joining finds; a plan without a tree is joined as usual. The same
+# plan always has the same tree.
 
 _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 """Calls computed from sums, or best values, per key."""
 
 
-def tree_shapes(root: p.Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
+def tree_shapes(root: p.Plan) -> tuple[TreeShape | NoTree, ...]:
     """The trees of a plan after the rules, which split AVG: one, or one per branch of the UNIONs at
-    its top. `changed` are changed rows per table."""
-    return tuple(block.shape for block in planned_blocks(root, changed))
+    its top."""
+    return tuple(block.shape for block in planned_blocks(root))
 
 
-def planned_blocks(
-    root: p.Plan, changed: Changed | None = None, *, has_answer: bool = False
-) -> tuple[PlannedBlock, ...]:
+def planned_blocks(root: p.Plan, *, has_answer: bool = False) -> tuple[PlannedBlock, ...]:
     """The branches of a plan, each with its block and shape. With an answer the trees give the rows
     of the plan, not only which rows take part."""
     branches = branches_of(root)
     is_branch = len(branches) > 1
     if has_answer:
-        return tuple(_answered(branch, changed, is_branch=is_branch) for branch in branches)
-    return tuple(
-        _planned(branch, block_of(branch, is_branch=is_branch), changed) for branch in branches
-    )
+        return tuple(_answered(branch, is_branch=is_branch) for branch in branches)
+    return tuple(_planned(branch, block_of(branch, is_branch=is_branch)) for branch in branches)
 
 
 def _planned(
     branch: p.Plan,
     block: Block | NoTree,
-    changed: Changed | None,
     joined: tuple[p.ComputedColumn, ...] | None = None,
 ) -> PlannedBlock:
-    planned = None if isinstance(block, NoTree) else block
-    return PlannedBlock(branch, planned, _shape_of(block, changed, joined))
+    if isinstance(block, NoTree):
+        return PlannedBlock(branch, None, block)
+    return PlannedBlock(branch, block, _shape_of(block, joined))
 
 
-def _answered(branch: p.Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
+def _answered(branch: p.Plan, *, is_branch: bool) -> PlannedBlock:
     """The first block whose tree gives its rows; the last block if none does."""
     for block in answered_blocks(branch, is_branch=is_branch):
         if isinstance(block, Block) and block.grouping is None:
-            return _planned(branch, block, changed, joined_columns(branch, block.joins))
-        result = _planned(branch, block, changed)
+            return _planned(branch, block, joined_columns(branch, block.joins))
+        result = _planned(branch, block)
         if isinstance(result.shape, TreeShape) and _is_maintained(result.shape):
             return result
     return result
@@ -114,12 +108,8 @@ def _is_maintained(shape: TreeShape) -> bool:
 
 
 def _shape_of(
-    block: Block | NoTree,
-    changed: Changed | None,
-    joined: tuple[p.ComputedColumn, ...] | None = None,
+    block: Block, joined: tuple[p.ComputedColumn, ...] | None = None
 ) -> TreeShape | NoTree:
-    if isinstance(block, NoTree):
-        return block
     if block.grouping is None:
         asked: RequestedRows | NoTree = RequestedRows(shown=shown_columns(joined or ()))
     else:
@@ -129,7 +119,7 @@ def _shape_of(
     joins = decompose(block.joins, asked)
     if joins.count == 1 and not joins.relations.beside:
         return _not_joined(block.joins)
-    result = grown(joins, changed or {}, may_be_virtual=True)
+    result = grown(joins, may_be_virtual=True)
     if len(result.nodes) == 1 and result.nodes[0].circle is None:
         # One of several relations, or with a join beside, has a reason.
         merging = next(chain(result.merged, joins.inside.values()))

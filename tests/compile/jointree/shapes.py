@@ -144,25 +144,21 @@ def core(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> Plan:
     return core_of(without_free_limit(parse_query(sql, catalog)).root)
 
 
-def shape_of(
-    sql: str, changed: Mapping[str, int] | None = None, catalog: Mapping[str, Schema] = CATALOG
-) -> TreeShape | NoTree:
+def shape_of(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> TreeShape | NoTree:
     """The one shape of a query."""
-    return tree_shape(core(sql, catalog), changed)
+    return tree_shape(core(sql, catalog))
 
 
-def tree_shape(root: Plan, changed: Mapping[str, int] | None = None) -> TreeShape | NoTree:
-    (result,) = tree_shapes(root, changed)
+def tree_shape(root: Plan) -> TreeShape | NoTree:
+    (result,) = tree_shapes(root)
     return result
 
 
-def drawn(
-    sql: str, changed: Mapping[str, int] | None = None, catalog: Mapping[str, Schema] = CATALOG
-) -> str:
+def drawn(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> str:
     """All shapes of a query in a line, checked; without a tree the reason and the text blamed."""
     root = core(sql, catalog)
     texts = []
-    for result in tree_shapes(root, changed):
+    for result in tree_shapes(root):
         if isinstance(result, NoTree):
             assert result.text
             span = result.span

@@ -56,10 +56,10 @@ def planned(sql: str) -> Query:
     return without_free_limit(parse_query(sql, CATALOG))
 
 
-def compiled(
-    answer: AnswerPlan, partitions: Partitions, trees: Mapping[str, int] | None
-) -> Dataflow:
-    return compile_plan(answer.kept, partitions, {}, barriers=(), trees=trees, answer=answer)
+def compiled(answer: AnswerPlan, partitions: Partitions, *, has_trees: bool) -> Dataflow:
+    return compile_plan(
+        answer.kept, partitions, {}, barriers=(), has_trees=has_trees, answer=answer
+    )
 
 
 def one_case(seed: int, seen: Counter[str]) -> None:
@@ -81,19 +81,25 @@ def follow(query: Query, rng: Random, seen: Counter[str], what: str) -> None:
     answer = answer_plan(query)
     tables = {name: [dict(row) for row in rows] for name, rows in tables_with_values(rng).items()}
     partitions = partitions_of(rng, answer.kept)
-    changed = {name: rng.randint(0, 3) for name in tables}
+    splits = {name: rng.randint(0, 3) for name in tables}
     try:
-        first = compiled(answer, partitions, changed)
+        first = compiled(answer, partitions, has_trees=True)
     except BlockedError as error:
         seen[f"blocked: {error.message}"[:70]] += 1
         return
     if all(isinstance(shape, NoTree) for shape in first.shapes):
         seen["no tree"] += 1
         return
-    session, joined = MaintainedQuery(first), MaintainedQuery(compiled(answer, partitions, None))
+    session, joined = (
+        MaintainedQuery(first),
+        MaintainedQuery(compiled(answer, partitions, has_trees=False)),
+    )
     stored = Stored()
+    # Tables come in two parts, perhaps an empty one.
+    parts = [(name, table_of(tables[name][: splits[name]])) for name in first.tables]
+    parts += [(name, table_of(tables[name][splits[name] :])) for name in first.tables]
     for one in (session, joined):
-        one.load([(name, table_of(tables[name])) for name in first.tables])
+        one.load(parts)
     before: Counter[Any] = Counter()
     is_noted = False
     for _ in range(BATCHES):
@@ -112,7 +118,7 @@ def follow(query: Query, rng: Random, seen: Counter[str], what: str) -> None:
         changes = changes_of(rng, tables, tables_with_values)
         if rng.random() < 0.3:
             session = restored(
-                session, stored, MaintainedQuery(compiled(answer, partitions, changed))
+                session, stored, MaintainedQuery(compiled(answer, partitions, has_trees=True))
             )
         is_noted = rng.random() < 0.75
         if is_noted:
@@ -201,7 +207,7 @@ class Kept:
             for scan in has_c or scans
         }
         compiled = compile_plan(
-            self.answer.kept, partitions, {}, barriers=None, trees={}, answer=self.answer
+            self.answer.kept, partitions, {}, barriers=None, has_trees=True, answer=self.answer
         )
         assert any(isinstance(shape, TreeShape) for shape in compiled.shapes)
         self.session = MaintainedQuery(compiled)
@@ -385,7 +391,7 @@ def test_the_rows_before_a_step_are_told_after_it_whatever_was_merged() -> None:
     ],
 )
 def test_groups_are_the_trees_where_it_keeps_what_they_put_out(sql: str, modes: list[str]) -> None:
-    blocks = planned_blocks(answer_plan(planned(sql)).kept, {}, has_answer=True)
+    blocks = planned_blocks(answer_plan(planned(sql)).kept, has_answer=True)
     assert [mode_of(one.shape) for one in blocks] == modes
 
 

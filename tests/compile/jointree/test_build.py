@@ -98,10 +98,10 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     """A query over random tables and batches, stopped and taken up again now and then."""
     tables = {name: [dict(row) for row in rows] for name, rows in random_tables(rng).items()}
     partitions = partitions_of(rng, root)
-    changed = {name: rng.randint(0, 3) for name in tables}
+    splits = {name: rng.randint(0, 3) for name in tables}
     compiled = partial(compile_plan, root, partitions, {}, barriers=())
     try:
-        first = compiled(trees=changed)
+        first = compiled(has_trees=True)
     except (BlockedError, UnsupportedError) as error:
         seen[f"blocked: {error.message}"[:70]] += 1
         return
@@ -114,8 +114,9 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
         sessions.append(MaintainedQuery(compiled()))
         seen["choices"] += 1
     stored = Stored()
-    # Tables come in parts, in any order.
-    parts = [(name, table_of(tables[name][at::2])) for at in (0, 1) for name in first.tables]
+    # Tables come in two parts, perhaps an empty one.
+    parts = [(name, table_of(tables[name][: splits[name]])) for name in first.tables]
+    parts += [(name, table_of(tables[name][splits[name] :])) for name in first.tables]
     for one in sessions:
         one.load(parts)
     for _ in range(BATCHES):
@@ -130,7 +131,7 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
         for one in sessions:
             one.step(change)
         if rng.random() < 0.3:
-            sessions[0] = restored(sessions[0], stored, MaintainedQuery(compiled(trees=changed)))
+            sessions[0] = restored(sessions[0], stored, MaintainedQuery(compiled(has_trees=True)))
     seen["trees"] += 1
 
 
@@ -228,7 +229,7 @@ def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:
     root = core("SELECT a FROM r WHERE b > 1 GROUP BY a HAVING COUNT(*) > 2")
     partitions = partitions_of(Random(1), root)
     plain = compile_plan(root, partitions, {}, barriers=())
-    asked = compile_plan(root, partitions, {}, barriers=(), trees={})
+    asked = compile_plan(root, partitions, {}, barriers=(), has_trees=True)
     assert [type(one) for one in asked.circuit] == [type(one) for one in plain.circuit]
     assert isinstance(asked.shapes[0], NoTree)
     assert plain.shapes == ()
@@ -245,9 +246,9 @@ REFUSED = {
 @pytest.mark.parametrize("sql", REFUSED)
 def test_what_groupings_over_rows_do_not_keep_trees_do_not_either(sql: str) -> None:
     root = core(sql)
-    for trees in ({}, None):
+    for has_trees in (True, False):
         with pytest.raises(BlockedError, match=REFUSED[sql]) as error:
-            compile_plan(root, partitions_of(Random(1), root), {}, barriers=(), trees=trees)
+            compile_plan(root, partitions_of(Random(1), root), {}, barriers=(), has_trees=has_trees)
         assert error.value.span is not None
 
 
@@ -261,7 +262,7 @@ def row(name: str | None, c: int | None = 1, i: int | None = 1, *, a: int = 1) -
 def asked(condition: str) -> Dataflow:
     root = core(f"SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING {condition}")
     ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
-    result = compile_plan(root, ranges, {}, barriers=(), trees={})
+    result = compile_plan(root, ranges, {}, barriers=(), has_trees=True)
     assert isinstance(result.shapes[0], TreeShape)
     return result
 
@@ -355,7 +356,7 @@ PROBED_CASES = {
 def compiled(sql: str) -> Dataflow:
     root = core(sql)
     ranges = {scan.access: RangePartition(scan.table, "a", LONG, (1, 2)) for scan in root.scans}
-    return compile_plan(root, ranges, {}, barriers=(), trees={})
+    return compile_plan(root, ranges, {}, barriers=(), has_trees=True)
 
 
 @pytest.mark.slow

@@ -14,8 +14,6 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.compile import compile as compile_module
-from impctl.compile.compile import compile_plan
 from impctl.compile.flows import row_bytes
 from impctl.compile.joins import chain_of
 from impctl.compile.jointree.cost import (
@@ -49,7 +47,6 @@ from impctl.errors import QueryError, TableError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Attribute, ComputedColumn, Join, Plan, Project, Scan, Select
-from impctl.sketch.sketch import RangePartition
 from impctl.tables.sample import KeyCounts, counted, fan_out
 from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of, tree_shape
 from tests.compile.jointree.test_build import table_of
@@ -80,7 +77,7 @@ def rows(keys: int, each: int, **more: int) -> pa.Table:
 def estimated(sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]) -> JoinEstimate:
     """None where nothing is known."""
     root = core(sql)
-    return estimate(block_of(root).joins, tree_shape(root, changed), changed, OfRows(tables))
+    return estimate(block_of(root).joins, tree_shape(root), changed, OfRows(tables))
 
 
 PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(s.d) > 1"
@@ -106,10 +103,10 @@ ROWS = "SELECT 1 FROM s JOIN r ON r.a = s.a"
         (PATH, PATH_TABLES, {"t": 1}, 6, 1 + 2),
         # Tuples are touched once however many rows they have.
         (GROUPED, {"r": rows(10, 3), "s": rows(10, 40, b=20)}, {"r": 1}, 40, 1 + 2),
-        # Without a decision only a key that comes or goes is passed on. `s` changes most, so it is
-        # the root: a third of the changes are of `r`, one in four passes, and then meets the one
-        # tuple of `s` that has the key.
-        (ROWS, {"r": rows(10, 4), "s": rows(10, 2)}, {"r": 1}, 2, 1),
+        # Without a decision only a key that comes or goes is passed on. `s` is the root: a third of
+        # the changes are of `r`, one in four passes, and then meets the one tuple of `s` that has
+        # the key.
+        (ROWS, {"r": rows(10, 4), "s": rows(10, 2)}, {"s": 1}, 4, 1),
         (ROWS, {"r": rows(10, 4), "s": rows(10, 2)}, {"s": 2, "r": 1}, 10 / 3, (2 + 1.25) / 3),
         (CROSS, {"r": rows(2, 1), "s": rows(3, 4)}, {"r": 1}, 12, 1),
         # A changed row of `r` is one of either access: it meets 4 rows and is met by 4.
@@ -280,22 +277,6 @@ def test_tables_that_cannot_be_read_stay_with_the_index() -> None:
     choice = TreesByFanOut(Gone(), {}).choose(core(PAIR))
     assert (choice.is_tree, choice.estimate) == (False, None)
     assert "a file is gone" in choice.reason
-
-
-def test_what_was_planned_to_choose_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = core(PAIR)
-    ranges = {s.access: RangePartition(s.table, "c", LONG, (1, 2)) for s in root.scans}
-    choice = TreesByFanOut(Evenly(9), {"r": 1, "s": 1}).choose(root)
-    again = compile_plan(root, ranges, {}, barriers=(), trees={})
-
-    def planned(*_: object, **__: object) -> None:
-        pytest.fail("it is planned twice")
-
-    monkeypatch.setattr(compile_module, "planned_blocks", planned)
-    built = compile_plan(root, ranges, {}, barriers=(), trees={}, blocks=choice.blocks)
-    assert built.shapes == again.shapes
-    names = [keeper.name for keeper in built.circuit.arrangements()]
-    assert names == [keeper.name for keeper in again.circuit.arrangements()]
 
 
 def cost(
@@ -499,13 +480,13 @@ def test_tuples_that_several_rows_touch_are_touched_once() -> None:
 def accesses_of(
     sql: str, tables: Mapping[str, pa.Table] = PATH_TABLES
 ) -> dict[str, TouchingAccess]:
-    result = tree_cost(tree_shape(core(sql), {}), OfRows(tables))
+    result = tree_cost(tree_shape(core(sql)), OfRows(tables))
     return {access.scan.table: access for access in result.accesses}
 
 
 def test_a_row_touches_its_own_tuple_and_those_above_it() -> None:
     """`s` is the root: a key of `r` reaches four of its tuples, one of `t` two."""
-    result = tree_cost(tree_shape(core(PATH), {}), OfRows(PATH_TABLES))
+    result = tree_cost(tree_shape(core(PATH)), OfRows(PATH_TABLES))
     reached = {one.scan.table: [tuples for _, tuples in one.reached] for one in result.accesses}
     assert reached == {"r": [1.0, 4.0], "s": [1.0], "t": [1.0, 2.0]}
     assert sorted(result.tuples) == [10, 20, 40]

@@ -318,27 +318,19 @@ JOINED = (
 @pytest.mark.parametrize("parts", JOINED)
 @pytest.mark.parametrize("end", ["", " GROUP BY r.e HAVING SUM(u.f) > 1"])
 def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], end: str) -> None:
-    """With tables that change differently there are no ties left for the order to break."""
-    changed = {"r": 1, "s": 2, "t": 4, "u": 8}
+    """It only chooses among trees of the same bags and height."""
     rng = Random(f"{parts} {end}")
     result = set()
     for order in rng.sample([*permutations("rstu")], 8):
         where = [*parts]
         rng.shuffle(where)
         sql = f"SELECT 1 FROM {', '.join(order)} WHERE {' AND '.join(where)}{end}"
-        shape = shape_of(sql, changed)
+        shape = shape_of(sql)
         if isinstance(shape, NoTree):
-            result.add((str(shape.reason), frozenset[object]()))
+            result.add((str(shape.reason), 0, frozenset[object]()))
             continue
-        edges = {
-            (
-                frozenset(node.accesses),
-                None if node.parent is None else frozenset(shape.nodes[node.parent].accesses),
-                len(node.key),
-            )
-            for node in shape.nodes
-        }
-        result.add((str(shape.mode), frozenset(edges)))
+        bags = frozenset(frozenset(node.accesses) for node in shape.nodes)
+        result.add((str(shape.mode), shape.height, bags))
     assert len(result) == 1
 
 
@@ -358,14 +350,7 @@ def test_names_change_nothing() -> None:
     for old, new in others.items():
         sql = sql.replace(f"{old}.", f"{new}.").replace(f" {old} ", f" {new} ")
         expected = expected.replace(f"{old}{{", f"{new}{{")
-    assert drawn(sql, None, catalog) == expected
-
-
-def test_what_changes_most_is_near_the_root() -> None:
-    sql = "SELECT 1 FROM r JOIN s ON r.a = s.a JOIN t ON s.b = t.b JOIN u ON t.c = u.c"
-    assert drawn(sql, {"t": 5}).startswith("bits t{")
-    assert drawn(sql, {"s": 5}).startswith("bits s{")
-    assert drawn(sql, {"u": 50, "s": 5}).startswith("bits t{")
+    assert drawn(sql, catalog) == expected
 
 
 SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP BY a, c)"
