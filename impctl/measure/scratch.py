@@ -29,12 +29,10 @@ from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, read_choice, written_query
 from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
-from impctl.service.table_deltas import TableDelta, needs_of
+from impctl.service.table_deltas import SharedChanges, needs_of
 from impctl.sketch.sketch import MaintenanceMode, RangeSet, compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
-from impctl.tables.changes import read_changes
-from impctl.tables.log import commit_mark
 from impctl.tables.rows import read_rows
 from impctl.tables.storage import local_path
 from impctl.tables.write.maintenance import append_rows, checkpoint, clone_table, rewind
@@ -181,10 +179,6 @@ class MeasuredQuery:
         if self._way.mode is not MaintenanceMode.RECAPTURE:
             runs = scratch.store().load_runs(stored.query)
             self._state = QueryState(self._way, stored, runs)
-        self._endings: dict[TableName, Snapshot] = {
-            table: scratch.tables.snapshot(table, version)
-            for table, version in stored.versions.items()
-        }
 
     @cached_property
     def table(self) -> TableName:
@@ -219,23 +213,8 @@ class MeasuredQuery:
         watch = Stopwatch()
         for table in self.state.tables:
             self.scratch.tables.advance(table)
-        deltas = []
-        for need in needs_of(self.scratch.tables, self.state):
-            source, known = self.scratch.tables.source(need.table), self._endings[need.table]
-            changes = read_changes(
-                source, need.since, need.until, need.columns, table_id=need.table_id, known=known
-            )
-            assert changes.ending is not None
-            self._endings[need.table] = changes.ending
-            delta = TableDelta(
-                table=need.table,
-                changes=changes,
-                until=need.until,
-                ending=changes.ending,
-                mark=commit_mark(source, need.until),
-                files=None,
-            )
-            deltas.append(delta)
+        shared = SharedChanges(self.scratch.tables, self.scratch.reporter)
+        deltas = [shared.delta(need) for need in needs_of(self.scratch.tables, self.state)]
         if not deltas:
             return None
         deltas[0] = replace(deltas[0], read_ms=watch.ms)

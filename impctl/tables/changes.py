@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.data.schema import STRING, Column, Kind
+from impctl.data.schema import STRING, Column
 from impctl.data.vector import Once
 from impctl.errors import (
     HistoryGoneError,
@@ -254,7 +254,7 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
     add(reader_after, new, old, 1)
     total = np.concatenate(weights)
     table = pa.concat_tables(tables) if names else bare_rows(len(total))
-    return Changes(table, total, "file_diff", ending=after)
+    return Changes(table, total, "file_diff")
 
 
 def changed_files(before: Snapshot, after: Snapshot) -> tuple[list[DataFile], list[DataFile]]:
@@ -367,8 +367,6 @@ class Changes(Struct, frozen=True, dict=True):
     ends: Mapping[TableVersion, int] | None = None
     """The number of rows up to the end of each commit, oldest first, if known (change feed
     only)."""
-    ending: Snapshot | None = None
-    """The columns at the end of the range; its files may still be those of the start."""
 
     @cached_property
     def shared(self) -> Once:
@@ -388,32 +386,27 @@ def read_changes(
     columns: Sequence[ColumnName],
     *,
     table_id: str | None = None,
-    known: Snapshot | None = None,
     held: FilesMark | None = None,
     net_by: Sequence[ColumnName] | None = None,
 ) -> Changes:
-    """The change from version `since` to version `until`, exactly `columns` in this order. `known`
-    is the snapshot of `since`, if available: without metadata changes no snapshot is read then.
+    """The change from version `since` to version `until`, exactly `columns` in this order.
     `table_id` is the identity of the table when `since` was read, `held` the mark of its files.
     `net_by` are all columns whose change counts: when files are compared, rows unchanged in these
     are dropped."""
     _check_identity(source, since, until, table_id)
     entries = source.entries(since, until)
     may_change_metadata = entries is None or any(entry.may_change_metadata for entry in entries)
-    if known is not None and not (known.version == since and known.table_id == source.table_id):
-        known = None
-    after = _ending(source, until, None if may_change_metadata else known, columns)
+    after = source.snapshot(until)
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
         return no_changes(after, wanted)
     before: Snapshot | None = None
 
     def start() -> Snapshot:
-        # The files of `known` may be those of an older version.
-        return source.snapshot(since) if before is None or known is not None else before
+        return source.snapshot(since) if before is None else before
 
     if may_change_metadata:
-        before = source.snapshot(since) if known is None else known
+        before = source.snapshot(since)
         if before.table_id != after.table_id:
             raise recreated(source)
         check_same_columns(before.columns, since, after, wanted)
@@ -424,8 +417,8 @@ def read_changes(
         else:
             changes = _from_change_feed(after, before, entries, wanted)
         if changes is not None:
-            return _checked(replace(changes, ending=after), held)
-    return _file_diff(start(), source.snapshot(until), wanted, net_by)
+            return _checked(changes, after, held)
+    return _file_diff(start(), after, wanted, net_by)
 
 
 def _file_diff(
@@ -481,10 +474,9 @@ def _is_proven(
     return entries is not None and leads_there is None
 
 
-def _checked(changes: Changes, held: FilesMark | None) -> Changes:
+def _checked(changes: Changes, after: Snapshot, held: FilesMark | None) -> Changes:
     """The change; LogDiffersError if the tables' statistics count other rows."""
-    after = changes.ending
-    if held is None or held.rows is None or after is None or after.rows is None:
+    if held is None or held.rows is None or after.rows is None:
         return changes
     rows, counted = int(changes.weights.sum()), after.rows - held.rows
     if rows != counted:
@@ -507,22 +499,6 @@ def _may_tell(entries: Sequence[LogEntry], after: Snapshot, start: Callable[[], 
         and has_faithful_copies(entries, after)
         and has_distinct_files(entries, start)
     )
-
-
-def _ending(
-    source: DeltaSource,
-    until: TableVersion,
-    known: Snapshot | None,
-    columns: Sequence[ColumnName],
-) -> Snapshot:
-    """The columns at the end: those of `known`, which no commit can have changed."""
-    if known is None:
-        return source.snapshot(until)
-    # A file alone can make a column unreadable, by the format of times in the log.
-    read = [known.column(name) for name in columns]
-    if any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in read):
-        return source.snapshot(until)
-    return replace(known, version=until)
 
 
 def check_same_columns(
