@@ -45,7 +45,7 @@ class Calls(Struct, frozen=True):
     inexact: frozenset[AttributeId]
     whole: frozenset[AttributeId]  # Those whose bound is zero unless magnitudes add up to 2^53
     distinct: Mapping[AttributeId, SqlType]  # Arguments that count each value once
-    first_types: Mapping[AttributeId, SqlType]  # Argument types of each `First`
+    first_types: Mapping[AttributeId, SqlType]  # Argument types of each `FirstValue`
     choice: AggregateCall | None  # A call whose value is ambiguous where rows tie
 
 
@@ -169,7 +169,7 @@ def plain_call(call: AggregateCall) -> AggregateCall:
 
 
 def is_ordered(call: AggregateCall) -> bool:
-    """Whether a plain call's value depends on an order of values: a `First`."""
+    """Whether a plain call's value depends on an order of values: a `FirstValue`."""
     if call.function in ("min", "max"):
         kind = type_of(call.arguments[0])
         return kind is not None and not has_rank(kind)

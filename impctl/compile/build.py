@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
@@ -86,9 +86,13 @@ def _put(
     left = builder.distinct(left, columns, node)
     right = builder.distinct(right, columns, node)
     both = _common(builder, left, right, columns)
-    if node.kind is p.SetKind.INTERSECT:
-        return both
-    return builder.union([left, both], columns, left.accesses, signs=(1, -1))
+    match node.kind:
+        case p.SetKind.INTERSECT:
+            return both
+        case p.SetKind.EXCEPT:
+            return builder.union([left, both], columns, left.accesses, signs=(1, -1))
+        case _:
+            assert_never(node.kind)
 
 
 def _repeated(

@@ -470,7 +470,7 @@ own a group's old row, n to 2n-1 its new one."""
 
 
 class Firsts:
-    """Every `First` among the outputs of one grouping, with its state."""
+    """Every `FirstValue` among the outputs of one grouping, with its state."""
 
     def __init__(
         self, name: str, columns: Sequence[AggregateColumn], types: Mapping[AttributeId, SqlType]
@@ -776,7 +776,7 @@ def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme,
 
 
 def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[AttributeId, Vector]:
-    """The values of these columns, one per group of `state`; none for a `First`."""
+    """The values of these columns, one per group of `state`; none for a `FirstValue`."""
     values: dict[AttributeId, Vector] = {}
     for column in columns:
         if column.accumulator is None:

@@ -124,7 +124,7 @@ class FirstValue(Struct, frozen=True):
 
 
 class OrderedValues:
-    """The state of one `First`; types are those of its key and its value."""
+    """The state of one `FirstValue`; types are those of its key and its value."""
 
     def __init__(self, name: str, first: FirstValue, key: SqlType, value: SqlType) -> None:
         self._order = OrderKey(_KEY, first.reverse, nulls_first=False)

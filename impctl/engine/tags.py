@@ -25,7 +25,7 @@ RangeIds = npt.NDArray[np.int32]
 
 RANGE_BITS = 24
 """Bits of a range's number where it shares one number with a group or slot: room for 16 million. A
-workload may ask for 100,000 (`workload.sections`)."""
+workload may ask for 100,000 (`workload.models`)."""
 
 
 class Pairs(Struct, frozen=True):

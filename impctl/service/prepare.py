@@ -433,7 +433,7 @@ def prepare(
     ctx: Context, spec: QuerySpec, moments: Mapping[str, str] | None = None
 ) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file. Clock constants are
-    those of the run, or those in `held` by name."""
+    those of the run, or those in `moments` by name."""
     workload = ctx.workload
     source = QuerySource(spec, workload.views)
     try:

@@ -400,7 +400,7 @@ _Candidate = tuple[tuple[float, float], ReuseCandidate]
 
 
 def reused(ctx: Context, spec: QuerySpec, owner: QuerySpec | None) -> ResolvedSketch:
-    """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
+    """The query with the smallest sketch that serves it; it is an instance of `owner`, if any."""
     prepared = prepare(ctx, spec)
     judged = _candidates(ctx, prepared, owner)
     entries = [entry for _, entry in judged]

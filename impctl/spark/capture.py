@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -309,7 +309,15 @@ class _Collector(Struct, frozen=True):
         once = self._without_duplicates(own_side.attributes, annotated)
         pairs = zip(own_side.attributes, other_side.attributes, strict=True)
         same = tuple(e.Compare(e.CompareOp.NULL_SAFE_EQUAL, a.ref(), b.ref()) for a, b in pairs)
-        kind = p.JoinKind.SEMI if plan.kind is p.SetKind.INTERSECT else p.JoinKind.ANTI
+        match plan.kind:
+            case p.SetKind.INTERSECT:
+                kind = p.JoinKind.SEMI
+            case p.SetKind.EXCEPT:
+                kind = p.JoinKind.ANTI
+            case p.SetKind.UNION:
+                raise AssertionError("a union keeps the rows of both sides")
+            case _:
+                assert_never(plan.kind)
         joined = p.Join(kind, once.plan, other_side, e.And(same), span=plan.span)
         outputs = tuple(
             p.ComputedColumn(out, a.ref())

@@ -55,12 +55,6 @@ if TYPE_CHECKING:
 # rows are equal bit by bit, so -0.0 differs from 0.0, and no expression can tell the difference.
 # Cost: one grouping of rows that were just read.
 
-# Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag. A row that was removed
-# and added again with the same counted columns may be omitted. The change feed is used if it was on
-# for the whole range, the columns did not change, no deletion vector names rows, and copied rows
-# are the same rows to Spark. Otherwise the files of both snapshots are compared. Otherwise the
-# history is gone, by name.
-
 Weights = npt.NDArray[np.int64]
 
 _WEIGHT = "weight"
@@ -377,6 +371,13 @@ class Changes(Struct, frozen=True, dict=True):
     def rows(self) -> int:
         """Inserted and deleted rows, with multiplicity."""
         return self.shared.of(Changes, lambda: int(np.abs(self.weights).sum()))
+
+
+# Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag. A row that was removed
+# and added again with the same counted columns may be omitted. The change feed is used if it was on
+# for the whole range, the columns did not change, no deletion vector names rows, and copied rows
+# are the same rows to Spark. Otherwise the files of both snapshots are compared. Otherwise the
+# history is gone, by name.
 
 
 def read_changes(

@@ -27,7 +27,7 @@ from impctl.spark.predicates import rewrite_sql
 from impctl.spark.run import run_sql
 from impctl.spark.sketches import CASE_TREE_BOUNDARIES, capture_sketches, with_range_id
 from impctl.sql.statement import parse_query
-from tests.compile.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
+from tests.compile.test_windows import QUERIES, SALES, anew, changes, kept, random_row, table_of
 from tests.plan.catalogs import listed, schema_of
 from tests.support.random_cases import quarter_then_rest
 
@@ -432,17 +432,13 @@ def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
     rng = random.Random(f"{name} 7")
     rows = [random_row(rng) for _ in range(20)]
     session = anew(name, rows)
-    query = parse_query(QUERIES[name][0], {"sales": SALES})
-    query = replace(query, root=apply_rules(query.root))
-    partitions = planned(name)[2]
-    sketched = {access: result.attribute for access, result in partitions.items()}
-    verdict = check_safety(query, sketched, [])
-    seen = 0
+    given = kept(name)
+    query, partitions, seen = given.query, given.partitions, 0
     for _ in range(BATCHES):
         session.step({"sales": changes(rng, rows)})
         frame = frame_of(spark, rows)
         own = {scan.access: frame for scan in query.root.scans}
-        wanted = capture_sketches(spark, query, verdict, partitions, own)
+        wanted = capture_sketches(spark, query, given.whole, partitions, own)
         for access, result in session.ranges().items():
             assert set(result.ids) == set(wanted[access].ids), (name, rows)
             seen += len(result.ids)

@@ -108,8 +108,8 @@ class JoinTree(Struct, frozen=True):
     root's names; empty in bits mode. `accesses` is the number of sketched accesses of all nodes.
     `name` begins the names of all state. `once` are arguments of which every value of a group
     counts once (DISTINCT), each with the root's column: they belong to no node's `arguments`.
-    `ordered` are those of every `First`, in the same way; they are among a node's `arguments` where
-    another call reads them too.
+    `ordered` are those of every `FirstValue`, in the same way; they are among a node's `arguments`
+    where another call reads them too.
     """
 
     name: str
