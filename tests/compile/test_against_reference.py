@@ -493,7 +493,7 @@ def session_of(sql: str, tables: Mapping[str, tuple[str, int]]) -> MaintainedQue
     return MaintainedQuery(compile_plan(root, sketched, {}))
 
 
-def paper_rows(names: str, *values: tuple[int, ...]) -> pa.Table:
+def paper_rows(names: str, *values: tuple[int | None, ...]) -> pa.Table:
     return pa.table({name: [row[at] for row in values] for at, name in enumerate(names)})
 
 
@@ -526,6 +526,14 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
 
 def sketches(session: MaintainedQuery) -> list[tuple[int, ...]]:
     return [range_id.ids for range_id in session.ranges().values()]
+
+
+@pytest.mark.parametrize(("word", "held"), [("EXISTS", [(1,), (1,)]), ("NOT EXISTS", [(0,), ()])])
+def test_a_row_with_null_is_found_among_the_pairs(word: str, held: list[tuple[int, ...]]) -> None:
+    sql = f"SELECT a, b FROM t WHERE {word} (SELECT 1 FROM u WHERE t.a > u.c)"
+    session = session_of(sql, {"t": ("ab", 5), "u": ("c", 5)})
+    session.load([("t", paper_rows("ab", (9, None), (1, None))), ("u", paper_rows("c", (6,)))])
+    assert sketches(session) == held
 
 
 def test_figure_5_of_the_edbt_paper() -> None:
