@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.data.schema import Schema
 from impctl.expr.nodes import Expr
 from impctl.plan import nodes as p
 from impctl.plan.nodes import Catalog, LiveRows, Plan, Project, Query, TopK
@@ -188,48 +187,20 @@ class Planned(Struct, frozen=True):
     core: Plan
 
 
-class _LookedUp(Struct, frozen=True):
-    """What parsing a query read from a catalog: all its names, and the schemas looked up."""
-
-    names: TableNames
-    schemas: Mapping[TableName, Schema]
-    live: Mapping[TableName, LiveRows | None]
-
-    def is_in(
-        self, catalog: Catalog, names: TableNames, live: Mapping[TableName, LiveRows]
-    ) -> bool:
-        return (
-            self.names == names
-            and all(catalog.get(table) == schema for table, schema in self.schemas.items())
-            and all(live.get(table) == rows for table, rows in self.live.items())
-        )
-
-
-class _Watched(Mapping[TableName, Schema]):
-    """A catalog that records which schemas were looked up."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
-        self.seen: dict[TableName, Schema] = {}
-
-    def __getitem__(self, table: TableName) -> Schema:
-        result = self.seen[table] = self._catalog[table]
-        return result
-
-    def __iter__(self) -> Iterator[TableName]:
-        return iter(self._catalog)
-
-    def __len__(self) -> int:
-        return len(self._catalog)
+def _schemas_read(
+    query: Query, catalog: Catalog, names: TableNames, live: Mapping[TableName, LiveRows]
+) -> object:
+    """What parsing the query read: all names, and the schemas and expiries of its tables."""
+    return names, [(catalog.get(table), live.get(table)) for table in query.tables]
 
 
 class PlannedQueries:
     """Cache of the latest planned queries, by text and zone; an entry is valid while the schemas
-    and expiries of all tables that were looked up are the same. Errors are not cached. Thread-safe;
+    and expiries of all tables that the text names are the same. Errors are not cached. Thread-safe;
     two threads may both plan the same query."""
 
     def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[str, QueryName, str, str], tuple[_LookedUp, Planned]]
+        self._cache: OrderedDict[tuple[str, QueryName, str, str], tuple[object, Planned]]
         self._cache = OrderedDict()
         self._lock = threading.Lock()
 
@@ -253,14 +224,12 @@ class PlannedQueries:
         key = (sql, name, zone, instant)
         with self._lock:
             cached = self._cache.get(key)
-        if cached is None or not cached[0].is_in(catalog, names, live):
-            watched = _Watched(catalog)
-            query = parse_query(sql, watched, name=name, zone=zone, names=names, live=live)
+        if cached is None or cached[0] != _schemas_read(cached[1].query, catalog, names, live):
+            query = parse_query(sql, catalog, name=name, zone=zone, names=names, live=live)
             query = without_free_limit(query)
             ruled = replace(query, root=apply_rules(query.root))
-            expiries = {table: live.get(table) for table in watched.seen}
-            looked_up = _LookedUp(names, watched.seen, expiries)
-            cached = looked_up, Planned(query, ruled, core_of(query.root))
+            planned = Planned(query, ruled, core_of(query.root))
+            cached = _schemas_read(query, catalog, names, live), planned
         with self._lock:
             self._cache[key] = cached
             self._cache.move_to_end(key)
