@@ -44,33 +44,16 @@ _VARIABLE = "SPARK_LOCAL_DIRS"
 """What Spark reads before the setting."""
 
 
-class LocalFolders(Struct, frozen=True):
-    """Java's folder for temporary files, and settings and variables for the JVM."""
-
-    temporary: Path
-    conf: Mapping[str, str]
-    environment: Mapping[str, str]
-
-    @property
-    def java_option(self) -> str:
-        """The option for Java, quoted as Spark reads options."""
-        path = str(self.temporary).replace("\\", "\\\\").replace('"', '\\"')
-        return f'"-Djava.io.tmpdir={path}"'
-
-
 def local_folders(
     master: str, conf: Mapping[str, str], environment: Mapping[str, str]
-) -> LocalFolders:
-    """Folders for the JVM that is about to start, removed when this process ends. Settings for
-    executors elsewhere are unchanged."""
-    temporary = lasting_scratch_folder(SPARK_SCRATCH)
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Settings and variables for folders of the JVM that is about to start, removed when this
+    process ends. Settings for executors elsewhere are unchanged."""
     if not master.startswith("local") or master.startswith("local-cluster"):
-        return LocalFolders(temporary, {}, {})
+        return {}, {}
     if _VARIABLE in environment:
-        return LocalFolders(temporary, {}, {_VARIABLE: _below(environment[_VARIABLE])})
-    if _SETTING in conf:
-        return LocalFolders(temporary, {_SETTING: _below(conf[_SETTING])}, {})
-    return LocalFolders(temporary, {}, {})
+        return {}, {_VARIABLE: _below(environment[_VARIABLE])}
+    return {_SETTING: _below(conf[_SETTING])} if _SETTING in conf else {}, {}
 
 
 def _below(folders: str) -> str:
@@ -462,11 +445,14 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
     builder = SparkSession.builder.master(master)
     wanted: dict[str, str] = {}
     if SparkContext._gateway is None:
-        local = local_folders(master, conf, os.environ)
-        # What the user says of it comes later, and Java takes the last.
-        conf = {**conf, **local.conf, _JAVA_OPTIONS: f"{local.java_option} {options}"}
+        folders, variables = local_folders(master, conf, os.environ)
+        # Quoted as Spark reads options. What the user says of it comes later, and Java takes the
+        # last.
+        path = str(lasting_scratch_folder(SPARK_SCRATCH)).replace("\\", "\\\\").replace('"', '\\"')
+        options = f'"-Djava.io.tmpdir={path}" {options}'
+        conf = {**conf, **folders, _JAVA_OPTIONS: options}
         settings_file = write_properties(folder / "spark.properties", conf)
-        wanted = {**local.environment, _SUBMIT_ARGUMENTS: _submit_arguments(settings_file)}
+        wanted = {**variables, _SUBMIT_ARGUMENTS: _submit_arguments(settings_file)}
     else:
         # A JVM that runs already takes settings by calls.
         for name, value in {**conf, _JAVA_OPTIONS: options}.items():
