@@ -212,15 +212,6 @@ class NotBestOnlyError(Exception):
     """Why all rows of a fixpoint count, in words."""
 
 
-class RequiredRows(Struct, frozen=True):
-    """Rows required of a fixpoint: the best by these values, in groups by at least these columns.
-    `has_bounds`: conditions above bound the value."""
-
-    keys: frozenset[int]
-    values: tuple[p.BestValue, ...]
-    has_bounds: bool = False
-
-
 def best_of_groups(plan: p.Aggregate, fixpoint: p.Fixpoint) -> p.BestOnly:
     """Rows of a fixpoint that this grouping needs; NotBestOnlyError if it needs all."""
     if plan.grouping_sets is not None:
@@ -245,7 +236,7 @@ def best_of_groups(plan: p.Aggregate, fixpoint: p.Fixpoint) -> p.BestOnly:
         keys |= _positions(path, (path.over(key.expr) for key in plan.keys))
         read, is_bounding = _read_by_conditions(path, wanted)
         keys, has_bounds = keys | read, has_bounds or is_bounding
-    return best_only(fixpoint, RequiredRows(frozenset(keys), wanted, has_bounds))
+    return best_only(fixpoint, keys, wanted, has_bounds=has_bounds)
 
 
 def _value_read(path: LeafPath, expr: e.Expr) -> tuple[int, set[int]] | None:
@@ -264,19 +255,26 @@ def _value_read(path: LeafPath, expr: e.Expr) -> tuple[int, set[int]] | None:
     raise NotBestOnlyError("MIN or MAX reads a value computed from them")
 
 
-def best_only(fixpoint: p.Fixpoint, wanted: RequiredRows) -> p.BestOnly:
-    """The rows that the fixpoint must keep; NotBestOnlyError if all."""
+def best_only(
+    fixpoint: p.Fixpoint,
+    keys: Collection[int],
+    values: tuple[p.BestValue, ...],
+    *,
+    has_bounds: bool = False,
+) -> p.BestOnly:
+    """The rows that the fixpoint must keep, the best by these values in groups by at least these
+    columns; NotBestOnlyError if all. `has_bounds`: conditions above bound the value."""
     if not fixpoint.is_set:
         raise NotBestOnlyError("UNION ALL counts every derivation")
-    if not wanted.values:
+    if not values:
         raise NotBestOnlyError("MIN or MAX reads none of their columns")
     paths = _followed(
         fixpoint.step, lambda node: isinstance(node, p.Recursive) and node.fixpoint == fixpoint.id
     )
     heads = fixpoint.step.attributes
     growths: list[_ValueGrowth] = []
-    keys = set(wanted.keys)
-    for value in wanted.values:
+    keys = set(keys)
+    for value in values:
         column = fixpoint.attributes[value.place]
         for side in (fixpoint.base.attributes, heads):
             if side[value.place].type != column.type:
@@ -285,12 +283,11 @@ def best_only(fixpoint: p.Fixpoint, wanted: RequiredRows) -> p.BestOnly:
             grown = _growth(path, value, column, path.expr(heads[value.place]))
             growths.append(grown)
             keys |= _positions(path, grown.others)
-    has_bounds = wanted.has_bounds
     for path in paths:
-        read, is_bounding = _read_by_conditions(path, wanted.values)
+        read, is_bounding = _read_by_conditions(path, values)
         keys, has_bounds = keys | read, has_bounds or is_bounding
     keys = _closed(keys, paths, heads)
-    _refuse(fixpoint, wanted, keys, paths, has_bounds=has_bounds)
+    _refuse(fixpoint, values, keys, paths, has_bounds=has_bounds)
     is_weak = any(grown.compared for grown in growths)
     if is_weak and any(grown.is_added for grown in growths):
         raise NotBestOnlyError(
@@ -298,7 +295,7 @@ def best_only(fixpoint: p.Fixpoint, wanted: RequiredRows) -> p.BestOnly:
         )
     if is_weak and len(keys) + 1 < len(heads):
         raise NotBestOnlyError("of the rows that tie by GREATEST or LEAST, one would be missing")
-    return p.BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
+    return p.BestOnly(tuple(sorted(keys)), values, keeps_null=is_weak)
 
 
 def _closed(keys: set[int], paths: Sequence[LeafPath], heads: Sequence[p.Attribute]) -> set[int]:
@@ -313,20 +310,20 @@ def _closed(keys: set[int], paths: Sequence[LeafPath], heads: Sequence[p.Attribu
 
 def _refuse(
     fixpoint: p.Fixpoint,
-    wanted: RequiredRows,
+    wanted: Sequence[p.BestValue],
     keys: set[int],
     paths: Sequence[LeafPath],
     *,
     has_bounds: bool,
 ) -> None:
     """NotBestOnlyError if something other than the value itself depends on it."""
-    values = {value.place for value in wanted.values}
+    values = {value.place for value in wanted}
     if keys & values:
         names = ", ".join(
             f"`{fixpoint.attributes[position].name}`" for position in sorted(keys & values)
         )
         raise NotBestOnlyError(f"conditions or other columns read {names}")
-    if has_bounds and len(wanted.values) > 1:
+    if has_bounds and len(wanted) > 1:
         raise NotBestOnlyError("a condition on one value also affects the other")
     heads = fixpoint.step.attributes
     for position, head in enumerate(heads):

@@ -17,7 +17,6 @@ from impctl.plan.functions import VOLATILE
 from impctl.plan.lineage import LeafPath, NotFollowedError, paths_of
 from impctl.plan.recursion import (
     NotBestOnlyError,
-    RequiredRows,
     best_of_groups,
     best_only,
     outer_fixpoints,
@@ -238,11 +237,12 @@ def _collect_joined(plan: p.Join, on: Sequence[e.Expr], result: _BestByFixpoint)
                 continue
             if fingerprint(fixpoint) != fingerprint(values.fixpoint):
                 continue
-            wanted = _required(rows, fixpoint, values, on)
-            if wanted is None:
+            value = _required(rows, fixpoint, values, on)
+            if value is None:
                 continue
             try:
-                result[fixpoint.attributes[0].id] = best_only(fixpoint, wanted)
+                only = best_only(fixpoint, values.positions, (value,))
+                result[fixpoint.attributes[0].id] = only
             except NotBestOnlyError:
                 continue
 
@@ -299,8 +299,9 @@ def _name(expr: e.Expr) -> AttributeId:
 
 def _required(
     rows: p.Plan, fixpoint: p.Fixpoint, values: _BestValues, on: Sequence[e.Expr]
-) -> RequiredRows | None:
-    """The required rows if the conditions match rows with the best value of their group."""
+) -> p.BestValue | None:
+    """The value by which rows are required, if the conditions match rows with the best value of
+    their group."""
     try:
         paths = paths_of(rows, lambda node: node is fixpoint)
     except NotFollowedError:
@@ -315,9 +316,7 @@ def _required(
             value = values.values.get(name)
             if value is not None and value.place == position and not is_null_safe:
                 best.append(value)
-    if not best or met != values.positions:
-        return None
-    return RequiredRows(values.positions, tuple(best[:1]))
+    return best[0] if best and met == values.positions else None
 
 
 def _pairs(path: LeafPath, condition: e.Expr) -> Iterator[tuple[int, AttributeId, bool]]:
