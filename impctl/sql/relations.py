@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
@@ -111,24 +110,28 @@ def _merged(kind: JoinKind, left: e.Expr, right: e.Expr) -> e.Expr:
 # required if their number is uncertain. A generator in SELECT is the LATERAL VIEW of a query over
 # the rows that WHERE keeps, and its columns replace it; there may be one per list.
 
-_AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
+AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
+_EXAMPLES = {
+    "LATERAL VIEW": ("LATERAL VIEW", AS_VIEW),
+    "SELECT": ("generator", "`SELECT explode(x) AS element`"),
+}
+"""What a generator of a clause is called, and how it is written."""
 
 _GENERATORS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 
 
 def exploded(source: FromSource, node: exp.Lateral, context: ParseContext) -> FromSource:
     """Explode the rows of a plan; QueryError where refused."""
-    alias = node.args.get("alias")
-    names = [column.name for column in (alias.columns if alias is not None else [])]
-    is_view = bool(node.args.get("view"))
-    view = _Written("LATERAL VIEW", node.this, names, "LATERAL VIEW explode(x) t AS element")
-    if not is_view or not is_generator(node.this):
+    call, alias = node.this, node.args.get("alias")
+    if not node.args.get("view") or not is_generator(call):
         raise context.text.unsupported(
-            f"LATERAL VIEW of `{function_name(node.this) or node.this.key}`",
-            node.this,
+            f"LATERAL VIEW of `{function_name(call) or call.key}`",
+            call,
             hint="explode and posexplode are supported",
         )
-    whole = _exploded_rows(source, view, context, outer=bool(node.args.get("outer")))
+    names = [column.name for column in (alias.columns if alias is not None else [])]
+    is_outer = bool(node.args.get("outer"))
+    whole = _exploded_rows(source, "LATERAL VIEW", call, names, context, outer=is_outer)
     called = None if alias is None or alias.this is None else (alias.this.name,)
     return FromSource(whole, side_by_side(source.scope, relation_scope(called, whole.made)))
 
@@ -138,31 +141,10 @@ def is_generator(node: Node) -> bool:
     return function_name(node) in _GENERATORS
 
 
-class Generated(Struct, frozen=True):
-    """A generator of a SELECT list: its item, the exploded rows, and the new columns."""
-
-    item: Node
-    plan: Explode
-
-    @property
-    def columns(self) -> list[tuple[str, e.Expr, e.Span | None]]:
-        """Name, value and place of the columns that replace the item."""
-        span = self.plan.span
-        return [(attribute.name, attribute.ref(span), span) for attribute in self.plan.made]
-
-    def refuse_beside(self, construct: str, text: SqlText) -> None:
-        """Refuse other constructs in a query with the generator."""
-        raise text.unsupported(
-            f"`{self.plan.function}` in the SELECT list of a query with {construct}",
-            self.plan.span,
-            hint=f"write {_AS_VIEW} after FROM, or expand the rows in a subquery in FROM",
-        )
-
-
 def read_generated(
     items: Sequence[Node], source: FromSource, context: ParseContext
-) -> Generated | None:
-    """The generator of the SELECT list, or None."""
+) -> tuple[Node, Explode] | None:
+    """The generator of the SELECT list and the exploded rows, or None."""
     generators = [item for item in items if is_generator(_called(item))]
     if not generators:
         return None
@@ -170,15 +152,14 @@ def read_generated(
         raise context.text.unsupported(
             "several generator functions in one SELECT list",
             _called(generators[1]),
-            hint=f"write each as {_AS_VIEW} after FROM",
+            hint=f"write each as {AS_VIEW} after FROM",
         )
     (item,) = generators
     if isinstance(item, exp.Aliases):
         names = [part.name for part in item.expressions]
     else:
         names = [item.alias] if item.alias else []
-    written = _Written("SELECT", _called(item), names, "SELECT explode(x) AS element")
-    return Generated(item, _exploded_rows(source, written, context, outer=False))
+    return item, _exploded_rows(source, "SELECT", _called(item), names, context)
 
 
 def _called(item: Node) -> Node:
@@ -187,30 +168,23 @@ def _called(item: Node) -> Node:
     return inner if isinstance(inner, Node) else item
 
 
-class _Written(Struct, frozen=True):
-    """A generator as written: clause, call, and column names."""
-
-    clause: str
-    call: Node
-    names: list[str]
-    example: str
-
-    @property
-    def what(self) -> str:
-        return "a generator" if self.clause == "SELECT" else f"a {self.clause}"
-
-
 def _exploded_rows(
-    source: FromSource, written: _Written, context: ParseContext, *, outer: bool
+    source: FromSource,
+    clause: str,
+    call: Node,
+    names: Sequence[str],
+    context: ParseContext,
+    *,
+    outer: bool = False,
 ) -> Explode:
-    call, text = written.call, context.text
+    text = context.text
     name = function_name(call) or ""
     function = name.removesuffix("_outer")
     arguments = arguments_of(call)
     if len(arguments) != 1:
-        raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
-    array = ExprReader(context, Names(text, source.scope), written.clause).read(arguments[0])
-    columns = _columns(written, function, known_type(array), context)
+        raise text.unsupported(f"{clause} of `{name}` with several values", call)
+    array = ExprReader(context, Names(text, source.scope), clause).read(arguments[0])
+    columns = _columns(clause, call, names, known_type(array), context)
     ids = context.fresh("x", [attribute.name for attribute in columns])
     columns = tuple(replace(item, id=identity) for item, identity in zip(columns, ids, strict=True))
     outer = outer or name != function
@@ -218,25 +192,25 @@ def _exploded_rows(
 
 
 def _columns(
-    written: _Written, function: str, kind: SqlType | None, context: ParseContext
+    clause: str, call: Node, names: Sequence[str], kind: SqlType | None, context: ParseContext
 ) -> tuple[Attribute, ...]:
     """New columns without ids: a position, then an element, or key and value."""
-    names = written.names
+    function = (function_name(call) or "").removesuffix("_outer")
     position = ["pos"] if function == "posexplode" else []
     is_map = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("map<")
     is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
     if not names and not is_map and not is_array:
         raise context.text.unsupported(
-            f"{written.what} without column names",
-            written.call,
-            hint=f"name the columns, as in `{written.example}`",
+            f"a {_EXAMPLES[clause][0]} without column names",
+            call,
+            hint=f"name the columns, as in {_EXAMPLES[clause][1]}",
         )
     elements = len(names) - len(position) if names else (2 if is_map else 1)
     if elements not in (1, 2) or (is_map and elements != 2) or (is_array and elements != 1):
         raise context.text.error(
-            f"{written.clause} names {count_text(len(names), 'column')}, but `{function}` returns "
+            f"{clause} names {count_text(len(names), 'column')}, but `{function}` returns "
             "a different number",
-            written.call,
+            call,
             hint="name one column for an array, two for a map, and one more for a position",
         )
     defaults = [*position, *(["key", "value"] if elements == 2 else ["col"])]

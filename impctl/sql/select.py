@@ -29,12 +29,7 @@ from impctl.sql.aggregates import (
 )
 from impctl.sql.aggregates import placeholder as aggregate_placeholder
 from impctl.sql.expressions import CAST_FUNCTIONS, ExprReader, arguments_of, function_name
-from impctl.sql.relations import (
-    Generated,
-    read_from,
-    read_generated,
-    refuse_parts,
-)
+from impctl.sql.relations import AS_VIEW, read_from, read_generated, refuse_parts
 from impctl.sql.scope import FromSource, Names, ParseContext, Prefer, known_type, relation_scope
 from impctl.sql.subqueries import (
     ConditionPart,
@@ -280,6 +275,10 @@ _BLOCK_PARTS = frozenset(
 )
 
 
+_Generated = tuple[Node, p.Explode] | None
+"""The generator of a SELECT list, and the rows that it explodes."""
+
+
 class Item(Struct, frozen=True):
     """One column of the SELECT list, read over FROM columns."""
 
@@ -299,10 +298,15 @@ def read_select(select: exp.Select, context: ParseContext) -> p.Plan:
         plan = apply_condition(source.plan, parts, text.span_of(where.this))
         source = replace(source, plan=plan)
     generated = read_generated(select.expressions, source, context)
-    source = source if generated is None else replace(source, plan=generated.plan)
+    source = source if generated is None else replace(source, plan=generated[1])
     block = _read_block(select, source, generated, context)
     if generated is not None and (block.is_aggregated or block.windows.calls):
-        generated.refuse_beside("groups" if block.is_aggregated else "windows", context.text)
+        construct = "groups" if block.is_aggregated else "windows"
+        raise context.text.unsupported(
+            f"`{generated[1].function}` in the SELECT list of a query with {construct}",
+            generated[1].span,
+            hint=f"write {AS_VIEW} after FROM, or expand the rows in a subquery in FROM",
+        )
     return _planned(select, block, context)
 
 
@@ -328,7 +332,7 @@ class _Block(Struct, frozen=True):
 
 
 def _read_block(
-    select: exp.Select, source: FromSource, generated: Generated | None, context: ParseContext
+    select: exp.Select, source: FromSource, generated: _Generated, context: ParseContext
 ) -> _Block:
     text = context.text
     named = {str(item.name).lower(): item for item in select.args.get("windows") or []}
@@ -371,7 +375,7 @@ def _items(
     source: FromSource,
     context: ParseContext,
     windows: WindowCollector,
-    generated: Generated | None,
+    generated: _Generated,
 ) -> tuple[tuple[Item, ...], tuple[JoinedSubquery, ...]]:
     items: list[Item] = []
     beside: list[JoinedSubquery] = []
@@ -379,8 +383,9 @@ def _items(
         if node.is_star:
             items += _star(node, source, context)
             continue
-        if generated is not None and node is generated.item:
-            items += [Item(*column) for column in generated.columns]
+        if generated is not None and node is generated[0]:
+            span = generated[1].span
+            items += [Item(column.name, column.ref(span), span) for column in generated[1].made]
             continue
         # Spark lets a later item use an earlier item's alias.
         names = Names(context.text, source.scope, _aliases(tuple(items)))
