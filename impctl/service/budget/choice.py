@@ -554,8 +554,7 @@ class _Weigher:
         by_priors = state_model(query.compiled, self._kinds, numbers)
         now = _modes_now(query, by_priors)
         rows = [rows_of_change(kind, tables) for kind in self._expected]
-        layout = query.reopened.meta.layout
-        model = priced(by_priors, tables, now, self._store.costs(name), rows, layout)
+        model = priced(by_priors, tables, now, self._store.costs(name), rows)
         choices = [piece for piece in model.pieces if len(piece.modes) > 1]
         allowed = {piece.name: _allowed(query, piece) for piece in choices}
         fits = largest_side(memory_of(self._ctx.settings, self._ctx.workload))

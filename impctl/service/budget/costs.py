@@ -109,26 +109,32 @@ def priced(
     modes: Modes,
     costs: Sequence[RunCost],
     rows: Sequence[float],
-    layout: str = "",
 ) -> StateModel:
-    """Price the model. `modes` are the present ones of the pieces, `layout` their name in runs;
-    `rows` are changed rows per run, by kind."""
-    maintained = [cost for cost in costs if cost.kind is RunKind.MAINTAIN]
-    return _Lessons(model, frozenset(tables), modes, maintained, rows, layout).model()
+    """Price the model. `modes` are the present ones of the pieces; `rows` are changed rows per run,
+    by kind."""
+    runs = [
+        (cost, cost.parts)
+        for cost in costs
+        if cost.kind is RunKind.MAINTAIN
+        and cost.parts is not None
+        and len(cost.parts.times) == len(model.operators)
+    ]
+    moved = [tuple(sorted(kind.tables.intersection(tables))) for kind in model.kinds]
+    by_kind = [[run for run in runs if wanted and run[0].moved == wanted] for wanted in moved]
+    return _Lessons(model, modes, runs, by_kind, rows).model()
 
 
-class _Lessons(Struct, dict=True):
+_TimedRun = tuple[RunCost, RunParts]
+
+
+class _Lessons(Struct):
+    """What runs say of a model: all of them of reads, `by_kind` those of exactly one kind."""
+
     of: StateModel
-    tables: frozenset[TableName]
     modes: Modes
-    costs: Sequence[RunCost]
+    runs: Sequence[_TimedRun]
+    by_kind: Sequence[Sequence[_TimedRun]]
     rows: Sequence[float]
-    layout: str
-
-    def __post_init__(self) -> None:
-        self._whole = [_alike(self.costs, kind, self.tables) for kind in self.of.kinds]
-        self._timed = [self._with_parts(runs) for runs in self._whole]
-        self._all = self._with_parts(self.costs)
 
     def model(self) -> StateModel:
         by_kind = [self._of_kind(kind) for kind in range(len(self.of.kinds))]
@@ -141,7 +147,7 @@ class _Lessons(Struct, dict=True):
             last = operators[-1]
             both = (at_kind(last.work, kind) + beside for kind, (_, beside) in enumerate(by_kind))
             operators[-1] = replace(last, work=tuple(both))
-        runs = tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self._whole)
+        runs = tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self.by_kind)
         return StateModel(tuple(operators), self.of.kinds, runs)
 
     def _priced(self, operator: OperatorCosts, factors: Sequence[float]) -> OperatorCosts:
@@ -151,7 +157,7 @@ class _Lessons(Struct, dict=True):
                 stored=_times(piece.stored, factors),
                 noted=_times(piece.noted, factors),
                 read=self._read(piece),
-                hit=self._hit(piece),
+                hit=self._chances(piece.name, piece.hit),
                 refill=self._refill(piece),
             )
             for piece in operator.pieces
@@ -161,8 +167,8 @@ class _Lessons(Struct, dict=True):
     def _of_kind(self, kind: int) -> tuple[Mapping[int, float], float]:
         """Ratio of actual to estimated time of each operator, and the time outside operators."""
         estimated = dict(enumerate(self._estimated(one, kind) for one in self.of.operators))
-        if len(self._timed[kind]) < FEWEST:
-            return self._of_whole(kind, estimated)
+        if len(self.by_kind[kind]) < FEWEST:
+            return dict.fromkeys(estimated, 1.0), 0.0
         actual = {n: self._actual(n, one, kind) for n, one in enumerate(self.of.operators)}
         known = {
             number: ms for number, ms in actual.items() if ms is not None and estimated[number] > 0
@@ -174,28 +180,8 @@ class _Lessons(Struct, dict=True):
             if number in known:
                 times[number] = _bounded(known[number], estimated[number])
             beyond += max(0.0, (actual[number] or 0.0) - times[number] * estimated[number])
-        left = [(run.rows, run.elapsed_ms - sum(parts.times)) for run, parts in self._timed[kind]]
+        left = [(run.rows, run.elapsed_ms - sum(parts.times)) for run, parts in self.by_kind[kind]]
         return times, self._at(left, kind) + beyond
-
-    def _of_whole(
-        self, kind: int, estimated: Mapping[int, float]
-    ) -> tuple[Mapping[int, float], float]:
-        """The same from runs without parts: time beyond the estimate is outside. Only runs in the
-        present layout count."""
-        total = sum(estimated.values())
-        runs = [run for run in self._whole[kind] if run.layout == self.layout]
-        if len(runs) < FEWEST:
-            return dict.fromkeys(estimated, 1.0), 0.0
-        ms = self._at([(run.rows, run.elapsed_ms) for run in runs], kind)
-        factor = min(1.0, _bounded(ms, total))
-        return dict.fromkeys(estimated, factor), max(0.0, ms - factor * total)
-
-    def _with_parts(self, runs: Sequence[RunCost]) -> list[tuple[RunCost, RunParts]]:
-        return [
-            (run, run.parts)
-            for run in runs
-            if run.parts is not None and len(run.parts.times) == len(self.of.operators)
-        ]
 
     def _estimated(self, operator: OperatorCosts, kind: int) -> float:
         """Estimated work of the operator in its present modes, without reads and refills."""
@@ -212,7 +198,7 @@ class _Lessons(Struct, dict=True):
         read |= {buffer_name(name) for name in names if self.modes[name] is PieceMode.BOUNDED}
         names |= {buffer_name(name) for name in names}
         points = []
-        for run, parts in self._timed[kind]:
+        for run, parts in self.by_kind[kind]:
             # Sides that are read, and buffers that are refilled, even without rows.
             reads = [side for side in parts.reads if side.side in names]
             if {side.side for side in reads} == read:
@@ -226,7 +212,7 @@ class _Lessons(Struct, dict=True):
 
     def _read_ms(self, side: str) -> float | None:
         """Milliseconds per read of a side that was read often enough."""
-        reads = [read for _, parts in self._all for read in parts.reads]
+        reads = [read for _, parts in self.runs for read in parts.reads]
         times = [read.ms for read in reads if read.side == side and read.keys]
         return sum(times) / len(times) if len(times) >= FEWEST else None
 
@@ -234,46 +220,30 @@ class _Lessons(Struct, dict=True):
         ms = self._read_ms(piece.name)
         return piece.read if ms is None else (ms,) * len(self.of.kinds)
 
-    def _hit(self, piece: Piece) -> PerKind:
-        chances = self._chances(piece.name, piece.hit) if piece.hit else None
-        return piece.hit if chances is None else chances
-
-    def _chances(self, side: str, priors: PerKind) -> PerKind | None:
-        """The probability of a read, for kinds of change that occurred often enough. The prior
-        counts as one more run: what did not occur in three runs may still occur."""
-        were_read = [
+    def _chances(self, side: str, priors: PerKind) -> PerKind:
+        """The probability of a read, learned for kinds of change that occurred often enough. The
+        prior counts as one more run: what did not occur in three runs may still occur."""
+        were_read = (
             [read.keys > 0 for _, parts in runs for read in parts.reads if read.side == side]
-            for runs in self._timed
-        ]
-        if not any(len(flags) >= FEWEST for flags in were_read):
-            return None
+            for runs in self.by_kind
+        )
         return tuple(
             (sum(flags) + prior) / (len(flags) + 1) if len(flags) >= FEWEST else prior
-            for flags, prior in zip(were_read, priors, strict=True)
+            for flags, prior in zip(were_read, priors, strict=bool(priors))
         )
 
     def _refill(self, piece: Piece) -> PerKind:
         """Refill time per run and kind, learned if the piece was bounded often enough."""
-        if not piece.refill:
-            return ()
-        buffer, most = buffer_name(piece.name), max(piece.refill)
+        buffer, most = buffer_name(piece.name), max(piece.refill, default=0.0)
         priors = tuple(ms / most if most else 0.0 for ms in piece.refill)
-        chances, ms = self._chances(buffer, priors), self._read_ms(buffer)
-        if chances is None:
-            return piece.refill
-        return tuple(chance * (most if ms is None else ms) for chance in chances)
+        ms = self._read_ms(buffer)
+        return tuple(
+            chance * (most if ms is None else ms) for chance in self._chances(buffer, priors)
+        )
 
 
 def _times(costs: PerKind, factors: Sequence[float]) -> PerKind:
     return tuple(map(mul, costs, factors))
-
-
-def _alike(
-    costs: Sequence[RunCost], kind: KindOfChange, tables: frozenset[TableName]
-) -> list[RunCost]:
-    """The runs for exactly this kind of change."""
-    wanted = tuple(sorted(kind.tables & tables))
-    return [cost for cost in costs if wanted and not cost.spark and cost.moved == wanted]
 
 
 def _bounded(actual: float, estimated: float) -> float:
