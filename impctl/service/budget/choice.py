@@ -45,13 +45,12 @@ from impctl.workload.scalars import written
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.flows import SideChoice, Source
+    from impctl.compile.flows import Source
     from impctl.compile.session import Checkpoint, MaintainedQuery
     from impctl.data.vector import Vector
     from impctl.placement.model import Piece
     from impctl.service.budget.costs import OpenedQuery
     from impctl.service.context import Context
-    from impctl.service.prepare import PreparedQuery
     from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import ColumnName
@@ -131,7 +130,7 @@ def chosen_within(
     same number of bounds, the one with the least expected work wins. A budget of 0 requests the
     fewest bytes. If the budget is out of reach, what is kept `now` stays, and another piece is
     dropped only if its share of the bytes exceeds its share of the work: work at most doubles."""
-    checks = _BoundChecks(models, bounds, chances)
+    checks = BoundChecks(models, bounds, chances)
     within = _within_reach(models, budget, fixed, now)
     best = choice = within(())
     fewest = late = checks.late(modes_of(choice))
@@ -184,13 +183,9 @@ def modes_of(choice: StateChoice) -> dict[QueryName, Modes]:
     return {name: query.modes for name, query in choice.queries.items()}
 
 
-def late_runs(
-    models: Models, modes: ModesByQuery, bounds: Bounds, chances: Sequence[float]
-) -> list[Late]:
-    return _BoundChecks(models, bounds, chances).late(modes)
+class BoundChecks:
+    """Which runs of likely kinds of change miss the bounds of these queries."""
 
-
-class _BoundChecks:
     def __init__(self, models: Models, bounds: Bounds, chances: Sequence[float]) -> None:
         self._models = models
         self._bounds = {name: bounds[name] for name in models if name in bounds}
@@ -440,10 +435,8 @@ class WeighedState(Struct, frozen=True):
         """With the choice within a budget."""
         models, chances = self.models, [kind.chance for kind in self.expected]
         choice, missed = chosen_within(models, budget, bounds, chances, self.fixed, self.now)
-        late, late_now = (
-            len(late_runs(models, modes, bounds, chances)) for modes in (modes_of(choice), self.now)
-        )
-        holds_more = late < late_now
+        checks = BoundChecks(models, bounds, chances)
+        holds_more = len(checks.late(modes_of(choice))) < len(checks.late(self.now))
         return replace(self, choice=choice, missed=missed, holds_more=holds_more, budget=budget)
 
     @property
@@ -489,13 +482,12 @@ def weigh_state(
     if coming is None:
         coming = expectations(ctx, store, sorted(tables))
     expected = coming.expected(tables)
-    weigher = _Weigher(ctx, store, expected)
-    models, now = {}, {}
+    models, now, sizes = {}, {}, {}
     for name, query in queries.items():
-        models[name], now[name] = weigher.weighed(query)
+        models[name], now[name], sizes[name] = _weighed(ctx, store, expected, query)
         pieces = {piece.name for piece in models[name].pieces}
         fixed += sum(size.bytes for run, size in query.sizes.items() if not _is_of(run, pieces))
-    return WeighedState(queries, fixed, troubles, expected, models, now, weigher.sizes)
+    return WeighedState(queries, fixed, troubles, expected, models, now, sizes)
 
 
 def models_of(
@@ -505,8 +497,7 @@ def models_of(
     expected: Sequence[Expected],
 ) -> dict[QueryName, StateModel]:
     """Models of the queries under these expected kinds of change."""
-    weigher = _Weigher(ctx, store, expected)
-    return {name: weigher.weighed(query)[0] for name, query in queries.items()}
+    return {name: _weighed(ctx, store, expected, query)[0] for name, query in queries.items()}
 
 
 def _all_opened(
@@ -534,58 +525,34 @@ def _all_opened(
     return queries, troubles, fixed
 
 
-class _Weigher:
-    def __init__(self, ctx: Context, store: StoreReader, expected: Sequence[Expected]) -> None:
-        self._ctx = ctx
-        self._store = store
-        self._expected = expected
-        self._kinds = tuple(KindOfChange(kind.tables, kind.per_day) for kind in expected)
-        self.sizes: dict[QueryName, dict[str, int]] = {}
-        """Buffer sizes of the bounded pieces of weighed queries."""
+def _weighed(
+    ctx: Context, store: StoreReader, expected: Sequence[Expected], query: OpenedQuery
+) -> tuple[StateModel, Modes, dict[str, int]]:
+    """The model priced by recorded runs, with pieces pinned that have no choice; the present modes;
+    and the buffer sizes of bounded pieces."""
+    from impctl.service.budget.costs import numbers_of, priced, rows_of_change
 
-    def weighed(self, query: OpenedQuery) -> tuple[StateModel, Modes]:
-        """The model priced by recorded runs, with pieces pinned that have no choice; and the
-        present modes."""
-        from impctl.service.budget.costs import numbers_of, priced, rows_of_change
-
-        name, tables = query.stored.query, query.stored.versions
-        numbers = numbers_of(query, self._ctx.tables, self._expected)
-        self.sizes[name] = {piece: bounded.size for piece, bounded in numbers.bounded.items()}
-        by_priors = state_model(query.compiled, self._kinds, numbers)
-        now = _modes_now(query, by_priors)
-        rows = [rows_of_change(kind, tables) for kind in self._expected]
-        model = priced(by_priors, tables, now, self._store.costs(name), rows)
-        choices = [piece for piece in model.pieces if len(piece.modes) > 1]
-        allowed = {piece.name: _allowed(query, piece) for piece in choices}
-        fits = largest_side(memory_of(self._ctx.settings, self._ctx.workload))
-        for piece in model.pieces:
-            mode = now[piece.name]
-            is_open = mode in allowed.get(piece.name, ()) and len(allowed[piece.name]) > 1
-            is_built = mode is PieceMode.READ and piece.is_whole
-            if mode is PieceMode.KEPT or is_built or not is_open:
-                continue
-            if fits is not None and piece.sizes[PieceMode.KEPT] > fits:
-                # There may not be enough memory to build it. Kept pieces need none, and rebuilt
-                # ones need the same each time.
-                allowed[piece.name] = (mode,)
-        return restricted(model, allowed), now
-
-
-def _join_strategy(prepared: PreparedQuery) -> JoinStrategy:
-    """The join strategy that the workload requires; AUTO if the budget decides."""
-    spec = prepared.spec
-    # Constants that move with the clock may be above a join, and need kept state to move.
-    is_moving = prepared.moves_above and spec.join is JoinStrategy.AUTO
-    if is_moving or spec.state is StateKept.KEEP:
-        return JoinStrategy.INDEX
-    return JoinStrategy.FILES if spec.state is StateKept.LEAST else spec.join
-
-
-def _group_strategy(prepared: PreparedQuery) -> JoinStrategy:
-    """The same for groups."""
-    if prepared.moves_above or _join_strategy(prepared) is JoinStrategy.INDEX:
-        return JoinStrategy.INDEX
-    return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
+    tables = query.stored.versions
+    numbers = numbers_of(query, ctx.tables, expected)
+    kinds = tuple(KindOfChange(kind.tables, kind.per_day) for kind in expected)
+    by_priors = state_model(query.compiled, kinds, numbers)
+    now = _modes_now(query, by_priors)
+    rows = [rows_of_change(kind, tables) for kind in expected]
+    model = priced(by_priors, tables, now, store.costs(query.stored.query), rows)
+    allowed = {p.name: _allowed(query, p) for p in model.pieces if len(p.modes) > 1}
+    fits = largest_side(memory_of(ctx.settings, ctx.workload))
+    for piece in model.pieces:
+        mode = now[piece.name]
+        is_open = mode in allowed.get(piece.name, ()) and len(allowed[piece.name]) > 1
+        is_built = mode is PieceMode.READ and piece.is_whole
+        if mode is PieceMode.KEPT or is_built or not is_open:
+            continue
+        if fits is not None and piece.sizes[PieceMode.KEPT] > fits:
+            # There may not be enough memory to build it. Kept pieces need none, and rebuilt ones
+            # need the same each time.
+            allowed[piece.name] = (mode,)
+    sizes = {name: bounded.size for name, bounded in numbers.bounded.items()}
+    return restricted(model, allowed), now, sizes
 
 
 def _modes_now(query: OpenedQuery, model: StateModel) -> dict[str, PieceMode]:
@@ -599,31 +566,35 @@ def _modes_now(query: OpenedQuery, model: StateModel) -> dict[str, PieceMode]:
 
 
 def _allowed(query: OpenedQuery, piece: Piece) -> tuple[PieceMode, ...]:
-    compiled, prepared = query.compiled, query.reopened.prepared
-    is_side = any(side.side == piece.name for side in compiled.sides)
-    strategy = _join_strategy(prepared) if is_side else _group_strategy(prepared)
-    choice = next((choice for choice in compiled.pieces if choice.side == piece.name), None)
-    is_least = prepared.spec.state is StateKept.LEAST
-    pinned = _pinned_mode(choice, strategy, is_least=is_least)
-    modes = {PieceMode.KEPT, PieceMode.READ} if pinned is None else {pinned}
-    is_read = pinned is not PieceMode.KEPT and not piece.is_whole
-    if PieceMode.BOUNDED in piece.modes and strategy is JoinStrategy.FILES and not is_read:
-        modes = {PieceMode.BOUNDED}
-    elif strategy is JoinStrategy.AUTO:
-        modes.add(PieceMode.BOUNDED)
-    return tuple(mode for mode in piece.modes if mode in modes)
-
-
-def _pinned_mode(
-    side: SideChoice | None, strategy: JoinStrategy, *, is_least: bool
-) -> PieceMode | None:
-    """The mode that workload or engine require, if any. Only `least` reads whole pieces."""
+    """The modes that workload and engine leave open. Only `least` reads whole pieces."""
     from impctl.compile.flows import Strategy
 
-    if side is None or Strategy.FILES not in side.readers or strategy is JoinStrategy.INDEX:
-        return PieceMode.KEPT
-    is_read = strategy is JoinStrategy.FILES and (is_least or not side.is_whole)
-    return PieceMode.READ if side.strategy is Strategy.SPARK or is_read else None
+    compiled, prepared = query.compiled, query.reopened.prepared
+    is_side = any(side.side == piece.name for side in compiled.sides)
+    choice = next((choice for choice in compiled.pieces if choice.side == piece.name), None)
+    spec, strategy = prepared.spec, JoinStrategy.AUTO
+    is_least = spec.state is StateKept.LEAST
+    # Constants that move with the clock may be above a join, and need kept state to move.
+    is_moving = prepared.moves_above and (not is_side or spec.join is JoinStrategy.AUTO)
+    if is_moving or spec.state is StateKept.KEEP:
+        strategy = JoinStrategy.INDEX
+    elif is_least:
+        strategy = JoinStrategy.FILES
+    elif is_side or spec.join is JoinStrategy.INDEX:
+        strategy = spec.join
+    is_files, can_keep, can_read = strategy is JoinStrategy.FILES, True, True
+    if choice is None or Strategy.FILES not in choice.readers or strategy is JoinStrategy.INDEX:
+        can_read = False
+    elif choice.strategy is Strategy.SPARK or (is_files and (is_least or not choice.is_whole)):
+        can_keep = False
+    if PieceMode.BOUNDED in piece.modes and is_files and (piece.is_whole or not can_read):
+        return (PieceMode.BOUNDED,)
+    is_open = {
+        PieceMode.KEPT: can_keep,
+        PieceMode.READ: can_read,
+        PieceMode.BOUNDED: strategy is JoinStrategy.AUTO,
+    }
+    return tuple(mode for mode in piece.modes if is_open[mode])
 
 
 def _is_of(arrangement: str, pieces: set[str]) -> bool:

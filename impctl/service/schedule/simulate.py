@@ -572,7 +572,6 @@ class StepCosts(Struct, frozen=True, dict=True):
     prices: Mapping[Tables, Price]
     _lines: dict[Tables, _Line | None] = field(default_factory=dict)
     """By the tables that moved; None where the estimate is unknown."""
-    _known: dict[tuple[Tables, float, float], Step] = field(default_factory=dict)
 
     @classmethod
     def of(cls, runs: Sequence[RunCost], prices: Mapping[Tables, Price]) -> StepCosts:
@@ -589,7 +588,7 @@ class StepCosts(Struct, frozen=True, dict=True):
 
     def priced(self, prices: Mapping[Tables, Price]) -> StepCosts:
         """The costs of the same query in another setting."""
-        return replace(self, prices=prices, _known={})
+        return replace(self, prices=prices)
 
     def ms(self, moved: Tables, rows: float, size: float) -> float | None:
         """Milliseconds by the runs of a step with so many rows of these tables; None if unknown."""
@@ -609,16 +608,11 @@ class StepCosts(Struct, frozen=True, dict=True):
         return fixed, (rows - fixed) / _FAR, 0.0 if size is None else (size - fixed) / _FAR
 
     def step(self, moved: Tables, rows: float, size: float) -> Step:
-        key = (moved, rows, size)
-        result = self._known.get(key)
-        if result is None:
-            ms, more, reads = price_of_step(self.prices, moved, rows)
-            known = self.ms(moved, rows, size)
-            if known is not None:
-                ms = max(known + more, ms)
-            seconds = UNKNOWN_S if known is None and not ms else ms / 1000
-            result = self._known[key] = Step(seconds, reads)
-        return result
+        ms, more, reads = price_of_step(self.prices, moved, rows)
+        known = self.ms(moved, rows, size)
+        if known is not None:
+            ms = max(known + more, ms)
+        return Step(UNKNOWN_S if known is None and not ms else ms / 1000, reads)
 
     def most(self, rows: float, size: float) -> float:
         """No less than the seconds of any step over at most so much, as if changes of all kinds
@@ -738,8 +732,6 @@ class CommitStream(Struct):
     tables: Sequence[TableName]
     rows: Sequence[int]
     bytes: Sequence[int]
-    _asked: tuple[int, ...] = ()
-    _answer: PendingChanges | None = None
 
     @classmethod
     def of(cls, commits: Mapping[TableName, Sequence[PendingChange]]) -> CommitStream:
@@ -763,17 +755,13 @@ class CommitStream(Struct):
 
     def between(self, first: int, enough: int, until: int) -> PendingChanges:
         """The commits from one number to another; those from `enough` on count apart."""
-        # Queries of one run ask the same, one after the other.
-        if self._answer is None or self._asked != (first, enough, until):
-            parts = [first, enough, until] if first < enough < until else [first, until]
-            changes = tuple(
-                PendingChange(self.times[begin], *self.amount(begin, end))
-                for begin, end in pairwise(parts)
-            )
-            moved = frozenset(self.tables[first:until])
-            self._asked = (first, enough, until)
-            self._answer = PendingChanges(changes, None, changes[0].at, first, moved)
-        return self._answer
+        parts = [first, enough, until] if first < enough < until else [first, until]
+        changes = tuple(
+            PendingChange(self.times[begin], *self.amount(begin, end))
+            for begin, end in pairwise(parts)
+        )
+        moved = frozenset(self.tables[first:until])
+        return PendingChanges(changes, None, changes[0].at, first, moved)
 
 
 class ReplayedQuery(Struct):

@@ -31,13 +31,13 @@ from impctl.service.budget import choice as keep_to
 from impctl.service.budget.choice import (
     BOUND_IMPOSSIBLE,
     Bound,
+    BoundChecks,
     WeighedState,
     bounds_of,
     chosen_within,
     have_moved,
     is_known_to_exceed,
     is_worth,
-    late_runs,
     missed_bound_text,
     modes_of,
     needs_choice,
@@ -391,7 +391,7 @@ def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     assert plain.queries["q"].modes == {"left": READ, "right": KEPT}
     bound = {"q": Bound(1.0, "fresh_within 1ms")}
     costs = evaluate(models["q"], plain.queries["q"].modes).per_kind
-    assert late_runs(models, modes_of(plain), bound, (1.0, 0.06)) == [("q", 1)]
+    assert BoundChecks(models, bound, (1.0, 0.06)).late(modes_of(plain)) == [("q", 1)]
     # Only one of the two can be held; the frequent one would be late then.
     held, unheld = chosen_within(models, 11, bound, (0.0, 0.06))
     assert held.queries["q"].modes == {"left": KEPT, "right": READ}
@@ -429,7 +429,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
         return [at for at, (ms, chance) in enumerate(each) if chance > 0.05 and 1.5 * ms > bound.ms]
 
     mine, before = late(result.queries["q"].modes), late(plain.queries["q"].modes)
-    told = late_runs(models, modes_of(result), {"q": bound}, chances)
+    told = BoundChecks(models, {"q": bound}, chances).late(modes_of(result))
     assert told == [("q", kind) for kind in mine]
     assert len(mine) <= len(before)
     assert result.exceeds == plain.exceeds
