@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.settings import AtVersions, FollowRequest, Settings
     from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.types import QueryName
 
 
@@ -86,15 +87,8 @@ class FollowedAnswer:
         self._why = ""
 
     def whole(self, ctx: Context) -> ChangesResult:
-        return ChangesResult(
-            answer=whole_answer(self._materialized(ctx), ctx.session_zone),
-            query=self._spec.name,
-            since={},
-            versions=self._since,
-            by=AnsweredBy.STATE,
-            by_reason="from the materialized result",
-            moments=stored_moments(self._stored),
-        )
+        answer = whole_answer(self._materialized(ctx), ctx.session_zone)
+        return self._by_state(answer, {}, self._stored, "from the materialized result")
 
     def next(self, ctx: Context) -> ChangesResult:
         if self._rows is None:
@@ -111,7 +105,11 @@ class FollowedAnswer:
         """Changes up to the pinned versions, by the state. NotMaintainableError if they cannot be
         computed; then the rows of the last answer are noted, unless the store has them."""
         is_first = self._state is None
-        task = self._restored(ctx) if self._state is None else self._reopened(ctx, self._state)
+        if self._state is None:
+            task = self._restored(ctx)
+        else:
+            check_pins(self._state.stored, ctx.tables)
+            task = StaleQuery(self._spec, self._state.stored, self._state)
         # A state that a failed step touched is not used again.
         state, self._state = task.state, None
         assert state is not None
@@ -148,14 +146,20 @@ class FollowedAnswer:
             nothing = RowsOf(ending, NO_ROWS, kept.bounded)
             collected.append(changes_between(nothing, nothing, zone))
         self._since = dict(state.versions)
+        how = "from the materialized result, after maintaining it"
+        return self._by_state(collected[0], before, state.stored, how)
+
+    def _by_state(
+        self, answer: pa.Table, since: Versions, stored: StoredQuery, reason: str
+    ) -> ChangesResult:
         return ChangesResult(
-            answer=collected[0],
+            answer=answer,
             query=self._spec.name,
-            since=before,
+            since=since,
             versions=self._since,
             by=AnsweredBy.STATE,
-            by_reason="from the materialized result, after maintaining it",
-            moments=stored_moments(state.stored),
+            by_reason=reason,
+            moments=stored_moments(stored),
         )
 
     def _restored(self, ctx: Context) -> StaleQuery:
@@ -173,10 +177,6 @@ class FollowedAnswer:
             raise NotMaintainableError("Spark reads a side of a join")
         self._check_unmoved(store)
         return task
-
-    def _reopened(self, ctx: Context, state: QueryState) -> StaleQuery:
-        check_pins(state.stored, ctx.tables)
-        return StaleQuery(self._spec, state.stored, state)
 
     def _materialized(self, ctx: Context) -> RowsOf:
         store = ctx.reading_store()

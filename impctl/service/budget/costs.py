@@ -337,15 +337,20 @@ class _Flows:
         return self._known[wire]
 
     def changed(self, wire: int, kind: KindOfChange) -> float:
-        change = self._changes[kind.tables]
-        return sum(self.fan_out(n, wire) * _rows(change, table) for n, table in self.below(wire))
+        return sum(rows for _, rows in self._changed_below(wire, kind))
 
     def deleted(self, wire: int, kind: KindOfChange) -> float:
-        change = self._changes[kind.tables]
+        deletes = self._changes[kind.tables].deletes
         return sum(
-            self.fan_out(n, wire) * _rows(change, table) * change.deletes.get(table, 0.0)
-            for n, table in self.below(wire)
+            rows * deletes.get(table, 0.0) for table, rows in self._changed_below(wire, kind)
         )
+
+    def _changed_below(self, wire: int, kind: KindOfChange) -> Iterator[tuple[TableName, float]]:
+        """Rows that a change of each table below a wire changes there."""
+        change = self._changes[kind.tables]
+        for source, table in self._below(wire):
+            fan_out = self._known[wire] / max(1.0, self._known[-1 - source])
+            yield table, fan_out * _rows(change, table)
 
     def fresh(self, side: str, kind: KindOfChange) -> float:
         if not self._arrives_whole(side, kind):
@@ -354,18 +359,15 @@ class _Flows:
         deleted = max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
         return _NEW * (1.0 - deleted)
 
-    def below(self, wire: int) -> list[tuple[int, TableName]]:
+    def _below(self, wire: int) -> list[tuple[int, TableName]]:
         """The sources that flow into a wire: number and table."""
         return [(n, self._sources[n].table) for n in sources_below(self._wires, wire)]
-
-    def fan_out(self, source: int, wire: int) -> float:
-        return self._known[wire] / max(1.0, self._known[-1 - source])
 
     def _arrives_whole(self, piece: str, kind: KindOfChange) -> bool:
         """Whether keys arrive with their partners: both sides of the join change, or groups are
         small."""
         if piece in self._sides:
-            inputs = [{table for _, table in self.below(wire)} for wire in self._sides[piece]]
+            inputs = [{table for _, table in self._below(wire)} for wire in self._sides[piece]]
             return all(tables & kind.tables for tables in inputs)
         groups, rows = self._grouped.get(piece, (0.0, 0.0))
         return rows <= groups * _FEW_ROWS
@@ -393,7 +395,7 @@ _PAIR = 3 * _NUMBER
 def _bounded_pieces(query: OpenedQuery, flows: _Flows) -> Mapping[str, Bounded]:
     prepared, meta = query.reopened.prepared, query.reopened.meta
     return {
-        choice.piece: _Buffer(query, choice, flows).bounded()
+        choice.piece: _bounded_piece(query, choice, flows)
         for choice in query.compiled.buffers
         if choice.piece in meta.buffers or not why_not_bounded(prepared, meta, choice)
     }
@@ -417,75 +419,41 @@ def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
     return min(1.0, lost + walked)
 
 
-class _Buffer:
-    def __init__(self, query: OpenedQuery, choice: buffers.BufferChoice, flows: _Flows) -> None:
-        self._query, self._choice, self._flows = query, choice, flows
-        compiled = query.compiled
-        self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires
-        pieces = [operator.piece for operator in self._operators]
-        number = pieces.index(choice.piece)
-        self._operator = self._operators[number]
-        (self._wire,) = self._wires[number]
-        meta = query.reopened.meta
-        self._rows = max(1.0, flows.rows(self._wire))
-        groups = flows.rows(number) if choice.is_values else meta.buffer_groups.get(choice.piece, 1)
-        self._groups = min(self._rows, max(1.0, groups))
-        self._now = meta.buffers.get(choice.piece)
+def _bounded_piece(query: OpenedQuery, choice: buffers.BufferChoice, flows: _Flows) -> Bounded:
+    meta, operators = query.reopened.meta, tuple(query.compiled.circuit)
+    number = [operator.piece for operator in operators].index(choice.piece)
+    operator, (wire,) = operators[number], query.compiled.circuit.wires[number]
+    now, as_read = meta.buffers.get(choice.piece), meta.group_bytes.get(choice.piece)
+    below = max(1.0, flows.rows(wire))
+    groups = flows.rows(number) if choice.is_values else meta.buffer_groups.get(choice.piece, 1)
+    groups = min(below, max(1.0, groups))
+    most_deleted = max((flows.deleted(wire, kind) for kind in flows.kinds), default=0.0)
+    size = size_for(choice.wanted, most_deleted / groups, now)
+    # Rows or values of a group after a refill.
+    rows = size if choice.is_values else max(size, choice.wanted + min(size, choice.wanted))
+    share_in_buffers = min(1.0, rows * groups / below)
 
-    def bounded(self) -> Bounded:
-        flows, wire = self._flows, self._wire
-        most = max((flows.deleted(wire, kind) for kind in flows.kinds), default=0.0)
-        size = size_for(self._choice.wanted, most / self._groups, self._now)
-        rows = float(self._rows_in(size))
-        share_in_buffers = min(1.0, rows * self._groups / self._rows)
-        spare = rows - self._choice.wanted + 1
+    def chance(kind: KindOfChange) -> float:
+        changed = flows.changed(wire, kind)
+        share = min(1.0, flows.deleted(wire, kind) / max(1.0, changed))
+        return chance_of_refill(changed * share_in_buffers, share, rows - choice.wanted + 1)
 
-        def chance(kind: KindOfChange) -> float:
-            changed = flows.changed(wire, kind)
-            share = min(1.0, flows.deleted(wire, kind) / max(1.0, changed))
-            return chance_of_refill(changed * share_in_buffers, share, spare)
-
-        return Bounded(self._bytes(size), chance, self._kept_bytes(), size)
-
-    def _rows_in(self, size: int) -> int:
-        """Rows or values of a group after a refill."""
-        if self._choice.is_values:
-            return size
-        wanted = self._choice.wanted
-        return max(size, wanted + min(size, wanted))
-
-    def _bytes(self, size: int) -> int:
-        """Upper bound of the bytes when bounded: buffers grow to twice their size."""
-        if self._now is not None:
-            return self._query.bytes_of(self._operator)
-        most = self._groups * 2 * self._rows_in(size)
-        if self._operator.reads:
-            groups = self._groups * _NUMBER * (2 + len(self._operator.group_keys) + 6)
-            as_read = self._query.reopened.meta.group_bytes.get(self._choice.piece, 0)
-            return int(min(as_read, groups + min(self._rows, most) * _PAIR))
-        result = self._groups * _PAIR
-        buffered = {keeper for keeper, _, _ in self._buffered()}
-        result += sum(size for keeper, _, size in self._stored() if keeper not in buffered)
-        for _, rows, size in self._buffered():
-            result += size * min(1.0, most / max(1, rows))
-        return int(result)
-
-    def _kept_bytes(self) -> int | None:
-        """Bytes if all were kept, for a bounded piece; else None."""
-        if self._now is None:
-            return None
-        known = self._query.reopened.meta.group_bytes.get(self._choice.piece)
-        buffered = sum(rows for _, rows, _ in self._buffered())
-        stored = self._query.bytes_of(self._operator)
-        return int(stored * max(1.0, self._rows / max(1, buffered))) if known is None else known
-
-    def _stored(self) -> Iterator[tuple[str, int, int]]:
-        """Name, rows and bytes of each stored arrangement."""
-        for keeper in self._operator.arrangements():
-            size = self._query.sizes.get(keeper.name)
-            if size is not None:
-                yield keeper.name, size.rows, size.bytes
-
-    def _buffered(self) -> Iterator[tuple[str, int, int]]:
-        names = set(self._operator.buffered)
-        return (stored for stored in self._stored() if stored[0] in names)
+    names = [keeper.name for keeper in operator.arrangements()]
+    stored = {name: query.sizes[name] for name in names if name in query.sizes}
+    buffered = [size for name, size in stored.items() if name in operator.buffered]
+    if now is not None:
+        bounded, kept = query.bytes_of(operator), as_read
+        if kept is None:
+            held = sum(size.rows for size in buffered)
+            kept = int(bounded * max(1.0, below / max(1, held)))
+        return Bounded(bounded, chance, kept, size)
+    # At most: buffers grow to twice their size.
+    most = groups * 2 * rows
+    if operator.reads:
+        grouped = groups * _NUMBER * (2 + len(operator.group_keys) + 6)
+        result = min(as_read or 0, grouped + min(below, most) * _PAIR)
+    else:
+        result = groups * _PAIR
+        result += sum(s.bytes for name, s in stored.items() if name not in operator.buffered)
+        result += sum(s.bytes * min(1.0, most / max(1, s.rows)) for s in buffered)
+    return Bounded(int(result), chance, None, size)
