@@ -367,7 +367,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
 @random_cases(1, 8, 60)
 def test_counts_are_those_of_a_circuit_filled_anew(cases: range, name: str) -> None:
     seen = seen_in(cases, partial(walk, name))
-    assert seen["ranges"] > 2 * len(cases), seen
+    assert seen["ranges"] >= len(cases), seen
 
 
 def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:

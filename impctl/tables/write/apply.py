@@ -441,7 +441,7 @@ def _is_restored_before(entry: LogEntry, batch: TableVersion) -> bool:
 # other writers.
 
 _FORGETTING = "delta.setTransactionRetentionDuration"
-_MOST_ENTRIES = 300
+_MOST_ENTRIES = 100
 """Entries of a log up to which all are read; deltalake reads those after a checkpoint."""
 
 
