@@ -106,17 +106,8 @@ def plan_maintenance_of_answer(
 ) -> MaintenancePlan:
     """How sketches are maintained beside the rows of an answer; BlockedError if not exactly.
     `verdict` is that on `answer.kept`; for the rest see `compile_plan`."""
-    verdict = verdict.required()
-    compiled = compile_plan(
-        answer.kept,
-        partitions,
-        verdict.key_columns,
-        chooser,
-        barriers=verdict.barrier_positions,
-        answer=answer,
-        **options,
-    )
-    return replace(_exact(compiled), core=answer.kept, answer=answer)
+    plan = _exact(answer.kept, verdict, partitions, chooser, answer, **options)
+    return replace(plan, core=answer.kept, answer=answer)
 
 
 def plan_maintenance(
@@ -131,26 +122,29 @@ def plan_maintenance(
     the plan without its output columns and `verdict` its verdict; `whole` is the verdict on the
     whole plan, which touch mode uses. For the rest see `compile_plan`. InvariantError if either
     verdict is unsafe."""
-    whole, verdict = whole.required(), verdict.required()
+    whole = whole.required()
     try:
-        compiled = compile_plan(
-            core,
-            partitions,
-            verdict.key_columns,
-            chooser,
-            barriers=verdict.barrier_positions,
-            **options,
-        )
+        return _exact(core, verdict, partitions, chooser, **options)
     except BlockedError as blocked:
         # Touch mode also needs that no other table changes, so there must be none.
         if not whole.root_keyed or len(core.scans) != 1:
             return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
         touch = "each group lies in one range, so the ranges of changed rows are added"
         return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {touch}", blocked.span)
-    return _exact(compiled)
 
 
-def _exact(compiled: Dataflow) -> MaintenancePlan:
+def _exact(
+    core: Plan,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: Chooser | None,
+    answer: AnswerPlan | None = None,
+    **options: Unpack[CompileOptions],
+) -> MaintenancePlan:
+    keys, barriers = verdict.required().key_columns, verdict.barrier_positions
+    compiled = compile_plan(
+        core, partitions, keys, chooser, barriers=barriers, answer=answer, **options
+    )
     reason = "every operator is maintained incrementally"
     reason = f"{reason}; {compiled.note}" if compiled.note else reason
     return MaintenancePlan(MaintenanceMode.EXACT, reason, None, compiled)

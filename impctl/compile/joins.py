@@ -259,18 +259,13 @@ def pushed_below(node: p.Join) -> p.Join | None:
     return _pushed_into(node.left, node, used) if used else None
 
 
-def _pushed_into(into: p.Join, node: p.Join, used: frozenset[AttributeId]) -> p.Join | None:
-    for side in ("left", "right"):
-        plan = into.left if side == "left" else into.right
-        if not used <= plan.ids:
-            continue
-        if isinstance(plan, p.Join) and plan.kind is p.JoinKind.INNER:
-            below: p.Plan | None = _pushed_into(plan, node, used)
-        else:
-            below = replace(node, left=plan)
-        if below is None:
-            return None
-        return replace(into, left=below) if side == "left" else replace(into, right=below)
+def _pushed_into(into: p.Plan, node: p.Join, used: frozenset[AttributeId]) -> p.Join | None:
+    if not isinstance(into, p.Join) or into.kind is not p.JoinKind.INNER:
+        return replace(node, left=into)
+    for side, plan in (("left", into.left), ("right", into.right)):
+        if used <= plan.ids:
+            below = _pushed_into(plan, node, used)
+            return None if below is None else replace(into, **{side: below})
     return None
 
 

@@ -511,11 +511,6 @@ class MaintainedQuery:
 # again; a grouping by the partition attribute needs none.
 
 
-def can_rederive(compiled: Dataflow) -> bool:
-    """Whether this circuit's state can be converted to other ranges."""
-    return compiled.chain is not None
-
-
 def needs_rows(compiled: Dataflow, renumbering: Renumbering) -> bool:
     """Whether the rows of split ranges have to be read again."""
     if not bool((renumbering.targets < 0).any()):

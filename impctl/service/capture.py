@@ -27,11 +27,11 @@ from impctl.service.advice import ClusterForecasts, followed_warnings, state_war
 from impctl.service.budget.choice import keep_to_budget
 from impctl.service.capture_plan import (
     CapturePlan,
+    choose_sketches,
     judge_candidates,
     lineage_warnings,
     plan_capture,
     planned_capture,
-    safe_choice,
 )
 from impctl.service.context import (
     Context,
@@ -208,7 +208,7 @@ def refusal_of(ctx: Context, prepared: PreparedQuery) -> UnsafeSketchError | Non
     """The error if no sketch of the query is safe, else None."""
     try:
         if not any(judged.safe for judged in judge_candidates(ctx, prepared)):
-            safe_choice(ctx, prepared)
+            choose_sketches(ctx, prepared)
     except UnsafeSketchError as error:
         return error if is_refused(prepared.spec, error) else None
     return None

@@ -115,22 +115,6 @@ def choose_sketches(
 ) -> SketchedQuery:
     """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones.
     Accesses of one table and attribute have one partition."""
-    choice, result = safe_choice(ctx, prepared, every=every, judges=judges)
-    tables = prepared.table_of
-    keys = {a: (tables[a], column) for a, column in choice.sketched.items()}
-    known = {
-        key: partition_of(ctx, *key, result.together.get(key, 1))
-        for key in dict.fromkeys(keys.values())
-    }
-    partitions = {access: known[key] for access, key in keys.items()}
-    candidates = _entries(choice, prepared, result)
-    return SketchedQuery(prepared, choice.verdict, partitions, candidates)
-
-
-def safe_choice(
-    ctx: Context, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
-) -> tuple[SafeChoice, SketchEstimates]:
-    """The same without partitions, and what was estimated for it."""
     facts = facts_of(ctx.tables, prepared.scans, reads_checks=True)
     result = NOTHING
 
@@ -156,7 +140,15 @@ def safe_choice(
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
-    return choice, result
+    tables = prepared.table_of
+    keys = {a: (tables[a], column) for a, column in choice.sketched.items()}
+    known = {
+        key: partition_of(ctx, *key, result.together.get(key, 1))
+        for key in dict.fromkeys(keys.values())
+    }
+    partitions = {access: known[key] for access, key in keys.items()}
+    candidates = _entries(choice, prepared, result)
+    return SketchedQuery(prepared, choice.verdict, partitions, candidates)
 
 
 def _costs(

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from impctl.compile.session import (
     MaintainedQuery,
     TouchedQuery,
-    can_rederive,
     converted_session,
     needs_rows,
 )
@@ -251,7 +250,7 @@ class _Rebalance:
             return {access: ranges}, touched, how, False
         compiled = query.plan.compiled
         assert compiled is not None
-        if not can_rederive(compiled):
+        if compiled.chain is None:
             filled = filled_circuit(self.ctx, query, query.plan)
             if filled is None:
                 return None

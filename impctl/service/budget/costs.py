@@ -156,11 +156,12 @@ class _Lessons(Struct):
                 piece,
                 stored=_times(piece.stored, factors),
                 noted=_times(piece.noted, factors),
-                read=self._read(piece),
+                read=piece.read if ms is None else (ms,) * len(self.of.kinds),
                 hit=self._chances(piece.name, piece.hit),
                 refill=self._refill(piece),
             )
             for piece in operator.pieces
+            for ms in [self._read_ms(piece.name)]
         )
         return OperatorCosts(work=_times(operator.work, factors), pieces=tuple(pieces))
 
@@ -215,10 +216,6 @@ class _Lessons(Struct):
         reads = [read for _, parts in self.runs for read in parts.reads]
         times = [read.ms for read in reads if read.side == side and read.keys]
         return sum(times) / len(times) if len(times) >= FEWEST else None
-
-    def _read(self, piece: Piece) -> PerKind:
-        ms = self._read_ms(piece.name)
-        return piece.read if ms is None else (ms,) * len(self.of.kinds)
 
     def _chances(self, side: str, priors: PerKind) -> PerKind:
         """The probability of a read, learned for kinds of change that occurred often enough. The

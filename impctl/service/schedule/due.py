@@ -343,7 +343,6 @@ class Due(Struct, frozen=True):
     due_by: float | None = None
     start_at: float | None = None
     is_pending: bool = False
-    cost: float = 0.0
     early: str = ""
 
     def is_now(self, now: float) -> bool:
@@ -475,7 +474,7 @@ def _due(
         oldest = query.pending.oldest
         if needed > trigger.ready_within and oldest is not None:
             why = f"more than ready_within {written(trigger.ready_within)} is pending"
-            result.append(Due(query.query, why, oldest, None, now, True, query.costs.pending))
+            result.append(Due(query.query, why, oldest, None, now, is_pending=True))
     if not result:
         if trigger.alone is SimpleTrigger.USE:
             why = "use: when its sketch is used, or when `maintain` names the query"
@@ -485,7 +484,7 @@ def _due(
             why = "nothing is pending"
         else:
             why = f"{query.pending.rows or 0:,} of {trigger.rows or 0:,} rows are pending"
-        return Due(query.query, why, is_pending=is_pending, cost=query.costs.pending)
+        return Due(query.query, why, is_pending=is_pending)
     return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
 
 
@@ -500,7 +499,7 @@ def _due_by(
         work = pace.margin * (pace.opening + work_until(reason.deadline))
         if reason.left is None:
             start = reason.deadline - work - pace.look
-    due = Due(query.query, why, reason.at, reason.deadline, start, is_pending, query.costs.pending)
+    due = Due(query.query, why, reason.at, reason.deadline, start, is_pending)
     if not is_pending or reason.left is None:
         return due
     work += pace.margin * query.costs.expected
