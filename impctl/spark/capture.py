@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import reduce
 from itertools import count
@@ -94,9 +94,8 @@ class _Collector(Struct, frozen=True):
             case p.Select() | p.TopK() | p.Witness() | p.Explode():
                 return Annotated(replace(plan, child=child.plan), child.ranges)
             case p.Project():
-                column = self._column(child.is_set)
-                outputs = (*plan.outputs, p.ComputedColumn(column, child.ranges.ref()))
-                return Annotated(replace(plan, child=child.plan, outputs=outputs), column)
+                ranges = child.ranges.ref()
+                return self._with_ranges(child.plan, plan.outputs, ranges, is_set=child.is_set)
             case p.Aggregate():
                 return self._grouped(plan, child)
             case p.Distinct():
@@ -108,6 +107,13 @@ class _Collector(Struct, frozen=True):
     def _column(self, is_set: bool) -> p.Attribute:
         return p.Attribute(next(self.ids), "fragments", _SET_TYPE if is_set else INTEGER)
 
+    def _with_ranges(
+        self, plan: p.Plan, outputs: Iterable[p.ComputedColumn], ranges: e.Expr, *, is_set: bool
+    ) -> Annotated:
+        """These columns of the plan, and the ranges as its annotation."""
+        column = self._column(is_set)
+        return Annotated(p.Project(plan, (*outputs, p.ComputedColumn(column, ranges))), column)
+
     def _grouped(self, plan: p.Aggregate, child: Annotated) -> Annotated:
         """The same aggregation, whose groups have the ranges of all their rows."""
         function, kind = _collecting(child)
@@ -117,11 +123,8 @@ class _Collector(Struct, frozen=True):
         if kind == _SET_TYPE:
             return Annotated(gathered, column)
         # Arrays of arrays are concatenated.
-        flat = self._column(is_set=True)
-        union = p.ComputedColumn(flat, _union_of_sets(column.ref()))
-        return Annotated(
-            p.Project(gathered, (*p.ComputedColumn.unchanged(plan.attributes), union)), flat
-        )
+        unchanged = p.ComputedColumn.unchanged(plan.attributes)
+        return self._with_ranges(gathered, unchanged, _union_of_sets(column.ref()), is_set=True)
 
     def _without_duplicates(
         self, attributes: tuple[p.Attribute, ...], child: Annotated
@@ -137,8 +140,7 @@ class _Collector(Struct, frozen=True):
             p.ComputedColumn(key.attribute, once.attribute.ref())
             for key, once in zip(keys, renamed, strict=True)
         )
-        column = p.ComputedColumn(result.ranges, result.ranges.ref())
-        return Annotated(p.Project(result.plan, (*back, column)), result.ranges)
+        return self._with_ranges(result.plan, back, result.ranges.ref(), is_set=True)
 
     def _window(self, plan: p.Window, child: Annotated) -> Annotated:
         """A row's value comes from its window partition, so all rows of that are its lineage."""
@@ -158,10 +160,9 @@ class _Collector(Struct, frozen=True):
             _union_of_sets(call.attribute.ref()) if child.is_set else call.attribute.ref()
             for call in calls
         ]
-        column = self._column(is_set=True)
         union = reduce(lambda a, b: e.Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = (*p.ComputedColumn.unchanged(plan.attributes), p.ComputedColumn(column, union))
-        return Annotated(p.Project(windowed, outputs), column)
+        unchanged = p.ComputedColumn.unchanged(plan.attributes)
+        return self._with_ranges(windowed, unchanged, union, is_set=True)
 
     def _join(self, plan: p.Join) -> Annotated:
         left = self.visit(plan.left)
@@ -196,12 +197,8 @@ class _Collector(Struct, frozen=True):
             for (left_side, _), key in zip(pairs, keys, strict=True)
         )
         joined = p.Join(p.JoinKind.INNER, plan.left, groups.plan, e.And(matches), span=plan.span)
-        column = self._column(is_set=True)
-        outputs = (
-            *p.ComputedColumn.unchanged(plan.attributes),
-            p.ComputedColumn(column, groups.ranges.ref()),
-        )
-        return Annotated(p.Project(joined, outputs), column)
+        unchanged = p.ComputedColumn.unchanged(plan.attributes)
+        return self._with_ranges(joined, unchanged, groups.ranges.ref(), is_set=True)
 
     def _set_operation(self, plan: p.SetOperation) -> Annotated:
         if plan.kind is p.SetKind.UNION:
@@ -218,20 +215,12 @@ class _Collector(Struct, frozen=True):
         is_set = any(result is not None and result.is_set for result, _ in sides)
         branches: list[p.Plan] = []
         for result, part in sides:
-            column = self._column(is_set)
             ranges: e.Expr = e.Literal(None, _SET_TYPE if is_set else INTEGER)
             if result is not None:
                 ranges = result.ranges.ref()
             below = part if result is None else result.plan
-            branches.append(
-                p.Project(
-                    below,
-                    (
-                        *p.ComputedColumn.unchanged(part.attributes),
-                        p.ComputedColumn(column, ranges),
-                    ),
-                )
-            )
+            unchanged = p.ComputedColumn.unchanged(part.attributes)
+            branches.append(self._with_ranges(below, unchanged, ranges, is_set=is_set).plan)
         column = self._column(is_set)
         united = replace(
             plan,
@@ -294,9 +283,8 @@ class _Collector(Struct, frozen=True):
             p.ComputedColumn(out, key.attribute.ref())
             for out, key in zip(plan.attributes, keys, strict=True)
         )
-        column = self._column(is_set=True)
-        each = p.ComputedColumn(column, e.Call("explode", (copies,), _SET_TYPE))
-        return Annotated(p.Project(some, (*back, each)), column)
+        each = e.Call("explode", (copies,), _SET_TYPE)
+        return self._with_ranges(some, back, each, is_set=True)
 
     def _members(
         self, plan: p.SetOperation, left: Annotated | None, right: Annotated | None
@@ -323,10 +311,7 @@ class _Collector(Struct, frozen=True):
             p.ComputedColumn(out, a.ref())
             for out, a in zip(plan.attributes, own_side.attributes, strict=True)
         )
-        column = self._column(is_set=True)
-        return Annotated(
-            p.Project(joined, (*outputs, p.ComputedColumn(column, once.ranges.ref()))), column
-        )
+        return self._with_ranges(joined, outputs, once.ranges.ref(), is_set=True)
 
 
 def _collecting(child: Annotated) -> tuple[str, SqlType]:
