@@ -289,7 +289,7 @@ def run_passes(
     scan, columns = chain.scan, [attribute.name for attribute in chain.scan.attributes]
     for counts_specials in (False, True):
         pass_, tables = chain.partials(counts_specials=counts_specials), list[pa.Table]()
-        sql = render_plan(pass_.plan, {scan.access: _VIEW}).sql
+        sql = render_plan(pass_.plan, {scan.access: _VIEW})
         for snapshot, files in reads:
             partitioned = partition if pass_.has_range else None
             views = {_VIEW: tagged_frame(ctx, snapshot, columns, partitioned, files)}

@@ -171,7 +171,7 @@ class PartnerReader(Struct, frozen=True):
             )
         spark = self.ctx.spark()
         with plain_failures(self.versions):
-            table = chosen(selected(spark, render_plan(wanted.plan, views).sql, frames)).toArrow()
+            table = chosen(selected(spark, render_plan(wanted.plan, views), frames)).toArrow()
         columns = {
             name: from_arrow(table.column(index), kind)
             for index, (name, kind) in enumerate(wanted.columns)

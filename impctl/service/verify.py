@@ -369,7 +369,7 @@ def rounded_answer(ctx: Context, prepared: PreparedQuery, versions: Versions) ->
         snapshot = ctx.tables.snapshot(scan.table, versions.get(scan.table))
         frames[name] = snapshot_frame(ctx.spark(), snapshot, columns)
     try:
-        table = run_sql(ctx.spark(), render_plan(plan, names).sql, frames, versions=versions)
+        table = run_sql(ctx.spark(), render_plan(plan, names), frames, versions=versions)
     except ImpctlError:
         # It computes more than the query, and may not be written in Spark's SQL as a whole.
         return None

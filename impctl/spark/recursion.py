@@ -137,7 +137,7 @@ class Rounds(Struct, frozen=True):
         plan = with_fixpoint_tables(plan)
         views = {scan.access: f"impctl_view{index}" for index, scan in enumerate(plan.scans)}
         read = {name: frames[access] for access, name in views.items()}
-        return selected(self.spark, render_plan(plan, views).sql, read)
+        return selected(self.spark, render_plan(plan, views), read)
 
 
 def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame:

@@ -170,17 +170,6 @@ _SET_NODES = {
 }
 
 
-class Rendered(Struct, frozen=True):
-    """A SELECT and the names of its columns, and of all columns below."""
-
-    select: exp.Select
-    names: Mapping[AttributeId, str]
-
-    @property
-    def sql(self) -> str:
-        return self.select.sql(DIALECT)
-
-
 class Renderer(Struct, frozen=True):
     """Turns nodes into SELECTs, naming columns as they appear. `views` names the relation each
     access reads. A fixpoint that is written twice is two entries."""
@@ -419,8 +408,6 @@ class Renderer(Struct, frozen=True):
         )
 
 
-def render_plan(plan: p.Plan, table_names: Mapping[AccessId, str]) -> Rendered:
+def render_plan(plan: p.Plan, table_names: Mapping[AccessId, str]) -> str:
     """The plan in Spark SQL over views called `table_names`, with its columns in order."""
-    renderer = Renderer(table_names)
-    select = renderer.select(whole_averages(plan))
-    return Rendered(select, renderer.names)
+    return Renderer(table_names).select(whole_averages(plan)).sql(DIALECT)

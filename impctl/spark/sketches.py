@@ -328,7 +328,7 @@ class _Capture(Struct, frozen=True):
     ) -> DataFrame:
         frames = {**self.frames, **staged}
         read = {scan.access for scan in plan.scans} & frames.keys()
-        sql = render_plan(plan, views).sql
+        sql = render_plan(plan, views)
         return selected(self.spark, sql, {views[access]: frames[access] for access in read})
 
 

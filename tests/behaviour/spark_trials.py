@@ -253,9 +253,7 @@ def _sparks(spark: Any, case: Case, asked: Asked, rng: Random) -> pa.Table | Non
             condition = filter_condition(chosen).sql(DIALECT)
             entries.append(f"cut{at} AS (SELECT * FROM {views[scan.access]} WHERE {condition})")
             views[scan.access] = f"cut{at}"
-    rendered = render_plan(plan, views)
-    columns = ", ".join(f"`{rendered.names[a.id]}`" for a in plan.attributes) or "1"
-    text = f"WITH {', '.join(entries)} SELECT {columns} FROM ({rendered.sql})"
+    text = f"WITH {', '.join(entries)} SELECT * FROM ({render_plan(plan, views)})"
     try:
         return spark.sql(text).toArrow()
     except (PySparkException, Py4JError):

@@ -431,9 +431,7 @@ def _bag(frame: Any) -> Counter[tuple[Any, ...]]:
 
 
 def _written(plan: Plan) -> str:
-    rendered = render_plan(plan, {scan.access: scan.table for scan in plan.scans})
-    columns = ", ".join(f"`{rendered.names[item.id]}`" for item in plan.attributes)
-    return f"SELECT {columns} FROM ({rendered.sql})"
+    return render_plan(plan, {scan.access: scan.table for scan in plan.scans})
 
 
 @pytest.mark.spark
