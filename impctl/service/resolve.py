@@ -65,7 +65,7 @@ from impctl.service.stored import (
 )
 from impctl.service.text import named_before
 from impctl.sketch.sketch import MAX_INTERVALS, range_filter, ranges_between
-from impctl.spark.predicates import plain_condition, rewrite_sql
+from impctl.spark.predicates import plain_filter, rewrite_sql
 from impctl.store.disk import STORE_READ_ONLY, StoreLayout
 from impctl.store.ledger import Ledger, Use
 from impctl.tables.files import hiding_columns
@@ -915,7 +915,7 @@ def written_query(
         sketches = [
             sketch
             for sketch in sketches
-            if plain_condition(range_filter(sketch.ranges, sketch.partition), sketch.attribute)
+            if plain_filter(range_filter(sketch.ranges, sketch.partition), sketch.attribute)
             is not None
             and not hiding_columns(
                 tables.snapshot(sketch.table, versions.get(sketch.table)), [sketch.attribute]

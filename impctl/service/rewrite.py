@@ -32,7 +32,7 @@ from impctl.service.results import NO_SKETCH, Outcome, QueryFiles, RewriteResult
 from impctl.service.settings import QueryRequest
 from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
-from impctl.spark.predicates import plain_condition, plain_live
+from impctl.spark.predicates import PLAIN_DIALECT, live_condition, plain_edge, plain_filter
 from impctl.tables.files import miscopied_columns, why_not_plain
 from impctl.tables.rows import partition_literal
 from impctl.tables.snapshot import DataFile, Snapshot, arrow_type
@@ -41,6 +41,7 @@ from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from sqlglot.expressions import Expr as Sql
 
     from impctl.service.context import Context, Versions
     from impctl.service.pinned import PinnedTables
@@ -176,27 +177,27 @@ def _left_to_read(
             left_away[table] = "the query reads it several times, with different ranges"
     for table, live in result.query.live:
         # Rows must be live, too.
-        condition = plain_live(live, live.column, predicates.get(table))
-        assert condition is not None, "an expiry ends within what has a text"
-        predicates[table] = condition
-    return pruned, predicates, left_away
+        assert plain_edge(live) is not None, "an expiry ends within what has a text"
+        predicates[table] = live_condition(live, predicates.get(table), is_plain=True)
+    texts = {table: condition.sql(PLAIN_DIALECT) for table, condition in predicates.items()}
+    return pruned, texts, left_away
 
 
 def _predicates(
     tables: PinnedTables, pruned: Pruned, versions: Versions
-) -> tuple[dict[TableName, str], dict[TableName, str]]:
+) -> tuple[dict[TableName, Sql], dict[TableName, str]]:
     """The predicate of each filtered table, and why another one has none."""
-    result: dict[TableName, str] = {}
+    result: dict[TableName, Sql] = {}
     refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned, versions), _NAN)
     for wanted in pruned.filters.values():
         table = wanted.partition.table
         snapshot = tables.snapshot(table, versions.get(table))
         column = snapshot.column(wanted.partition.attribute)
-        text = plain_condition(wanted, column.name)
-        if text is None:
+        condition = plain_filter(wanted, column.name)
+        if condition is None:
             refused[table] = _NO_TEXT
         else:
-            result[table] = text
+            result[table] = condition
     return result, refused
 
 

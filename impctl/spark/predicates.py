@@ -39,14 +39,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 
 
-def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
-    """The filter on the column called `name` as text; None where a boundary has none."""
-    result = plain_filter(wanted, name)
-    return None if result is None else result.sql(PLAIN_DIALECT)
-
-
 def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
-    """The same as a tree."""
+    """The filter on the column called `name`; None where a boundary has no text."""
     both = ((interval.low, interval.high) for interval in wanted.intervals)
     edges = [edge for pair in both for edge in pair if edge is not None]
     written = ((edge, _constant(edge, wanted.partition.type)) for edge in edges)
@@ -57,15 +51,6 @@ def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
         _range(interval, column(name), constants.__getitem__) for interval in wanted.intervals
     ]
     return _either(ranges, wanted, column(name), lambda part: exp.Paren(this=part))
-
-
-def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
-    """The expiry's condition on the column called `name`, and `beside` another one."""
-    constant = plain_edge(live)
-    if constant is None:
-        return None
-    result = exp.GT(this=column(name), expression=constant).sql(PLAIN_DIALECT)
-    return result if beside is None else f"{result} AND ({beside})"
 
 
 def plain_edge(live: LiveRows) -> Sql | None:
