@@ -71,13 +71,8 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
     except (PySparkException, Py4JError) as error:
         if _is_interrupted(error):
             raise KeyboardInterrupt from error
-        if isinstance(error, PySparkException):
-            raise _translated(error, versions or {}) from error
         # A gateway's error has no class or condition to tell.
-        text, gone = str(error), history_gone(versions or {})
-        missing = gone if _MISSING_FILE_TEXT.search(text) else None
-        plain = _without_file_system(text) or _known(text) or missing or _handed_on(text)
-        raise plain from error
+        raise _translated(error, versions or {}) from error
     except (ConnectionError, EOFError) as error:
         raise RetryableError(
             "Spark failed: its process ended",

@@ -275,7 +275,7 @@ def bind(
     except TokenError:
         # The reader of the text says what is wrong with it.
         return BoundSql(sql)
-    parameters = list(_parameters(sql, tokens))
+    parameters = list(_parameters(sql, tokens, name))
     _refuse_unused(values, {parameter.name for parameter in parameters}, name)
     edits = [(p.start, p.end, _literal(p, values, name)) for p in parameters]
     uses = _clock_places(sql, tokens) if asks_clock else []
@@ -319,7 +319,7 @@ def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: 
             "value",
             hint="use a parameter as an operand, for example `x > :low`",
             code="parameter_misplaced",
-            location=parameter.location(name),
+            location=parameter.location,
         )
     return literal_text(values[parameter.name])
 
@@ -383,15 +383,11 @@ class _Parameter(Struct, frozen=True):
     name: str
     start: int
     end: int
-    line: int
-    column: int
+    location: Location
     is_operand: bool
 
-    def location(self, query: QueryName) -> Location:
-        return Location(f"query `{query}`", self.line, self.column)
 
-
-def _parameters(sql: str, tokens: Sequence[Token]) -> Iterator[_Parameter]:
+def _parameters(sql: str, tokens: Sequence[Token], query: QueryName) -> Iterator[_Parameter]:
     from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
     before: Token | None = None
@@ -400,13 +396,13 @@ def _parameters(sql: str, tokens: Sequence[Token]) -> Iterator[_Parameter]:
         if token.token_type is TokenType.COLON and word is not None:
             follows_a_value = token.start > 0 and re.match(r"[\w`'\")\]]", sql[token.start - 1])
             if not follows_a_value:
+                line = sql.count("\n", 0, token.start) + 1
                 line_start = sql.rfind("\n", 0, token.start) + 1
                 yield _Parameter(
                     word.group(),
                     token.start,
                     word.end(),
-                    sql.count("\n", 0, token.start) + 1,
-                    token.start - line_start + 1,
+                    Location(f"query `{query}`", line, token.start - line_start + 1),
                     before is not None
                     and _is_before(sql, before)
                     # `:low.5` with 7 for `low` is not 7.5.
@@ -437,5 +433,5 @@ def _unknown(
         f"Parameter `:{parameter.name}` of query `{query}` has no value",
         hint=f"did you mean `:{close[0]}`?" if close else hint,
         code="parameter_unknown",
-        location=parameter.location(query),
+        location=parameter.location,
     )

@@ -32,8 +32,8 @@ from impctl.sql.expressions import CAST_FUNCTIONS, ExprReader, arguments_of, fun
 from impctl.sql.relations import AS_VIEW, read_from, read_generated, refuse_parts
 from impctl.sql.scope import FromSource, Names, ParseContext, Prefer, known_type, relation_scope
 from impctl.sql.subqueries import (
-    ConditionPart,
     JoinedSubquery,
+    RowCondition,
     apply_condition,
     as_truth,
     has_tail,
@@ -318,7 +318,7 @@ class _Block(Struct, frozen=True):
     beside: tuple[JoinedSubquery, ...]
     """Plans for values of subqueries in the SELECT list."""
     grouping: GroupingClause | None
-    having: tuple[ConditionPart, ...]
+    having: tuple[RowCondition, ...]
     having_span: Span | None
     order: Order
     windows: WindowCollector
@@ -349,17 +349,13 @@ def _read_block(
         lambda: [expr for expr in exprs if not has_placeholder(expr)],
     )
     having = select.args.get("having")
-    having_parts: tuple[ConditionPart, ...] = ()
+    having_parts: tuple[RowCondition, ...] = ()
     if having is not None:
         keys = grouping.keys if grouping is not None else ()
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(context, names, "HAVING", windows.aggregates)
         having_parts = read_having(having.this, reader)
-        read = (
-            part.condition if isinstance(part, JoinedSubquery) else part.predicate
-            for part in having_parts
-        )
-        if any(expr is not None and reads_window(expr) for expr in read):
+        if any(reads_window(expr) for part in having_parts for expr in part.expressions):
             raise text.unsupported("a window function in HAVING", having.this)
     plain = ExprReader(context, Names(text, source.scope, aliases), "QUALIFY", windows)
     qualify = read_qualify(select, plain, exprs, grouping)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,14 +47,17 @@ class SubqueryValue(Struct, frozen=True):
 
 
 class RowCondition(Struct, frozen=True):
-    """A condition that may read plans joined beside the rows."""
+    """A condition that may read plans joined beside the rows; without a predicate, the join
+    decides."""
 
-    predicate: e.Expr
+    predicate: e.Expr | None
     beside: tuple[JoinedSubquery, ...] = ()
     span: e.Span | None = None
 
-
-ConditionPart = RowCondition | JoinedSubquery
+    @property
+    def expressions(self) -> tuple[e.Expr, ...]:
+        every = (self.predicate, *(subquery.condition for subquery in self.beside))
+        return tuple(expr for expr in every if expr is not None)
 
 
 def join_subqueries(
@@ -175,7 +178,10 @@ _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Lite
 
 
 def _read_single(node: Node, reader: ExprReader) -> RowCondition:
-    """A condition, with the values and marks of the subqueries that it reads."""
+    """A condition: a join, or a predicate with the values and marks of subqueries it reads."""
+    joined = _membership(node, reader)
+    if joined is not None:
+        return RowCondition(None, (joined,), joined.span)
     read = _marks(node, reader)
     for subquery in scalar_subqueries(node):
         read[id(subquery)] = _read(subquery, node, reader)
@@ -472,12 +478,9 @@ def _sides(condition: e.Expr, columns: frozenset[AttributeId]) -> tuple[e.Expr, 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
 
-def read_condition(node: Node, reader: ExprReader) -> tuple[ConditionPart, ...]:
+def read_condition(node: Node, reader: ExprReader) -> tuple[RowCondition, ...]:
     """The conjuncts of a condition, in order."""
-    return tuple(
-        _membership(conjunct, reader) or _read_single(conjunct, reader)
-        for conjunct in _conjuncts(node)
-    )
+    return tuple(_read_single(conjunct, reader) for conjunct in _conjuncts(node))
 
 
 def as_truth(condition: e.Expr) -> e.Expr:
@@ -488,32 +491,27 @@ def as_truth(condition: e.Expr) -> e.Expr:
     return e.Cast(condition, BOOLEAN, span=condition.span)
 
 
-def read_having(node: Node, reader: ExprReader) -> tuple[ConditionPart, ...]:
+def read_having(node: Node, reader: ExprReader) -> tuple[RowCondition, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader)
-    if len(parts) > 1 or isinstance(parts[0], JoinedSubquery):
-        return parts
-    return (replace(parts[0], predicate=as_truth(parts[0].predicate)),)
+    whole = parts[0].predicate if len(parts) == 1 else None
+    return parts if whole is None else (replace(parts[0], predicate=as_truth(whole)),)
 
 
 def apply_condition(
     plan: p.Plan,
-    parts: Iterable[ConditionPart],
+    parts: Sequence[RowCondition],
     span: e.Span | None,
     finish: Callable[[e.Expr], e.Expr] = lambda expr: expr,
 ) -> p.Plan:
     """Apply a condition to a plan; `finish` completes expressions that were read before."""
-    parts = tuple(parts)
-    plain = [item for item in parts if isinstance(item, RowCondition) and not item.beside]
+    plain = [finish(expr) for item in parts if not item.beside for expr in item.expressions]
     if plain:
-        predicates = [finish(item.predicate) for item in plain]
-        plan = p.Select(plan, e.conjunction(predicates, span), span=span)
+        plan = p.Select(plan, e.conjunction(plain, span), span=span)
     for item in parts:
-        if isinstance(item, JoinedSubquery):
-            plan = join_subqueries(plan, (item,), finish)
-        elif item.beside:
-            joined = join_subqueries(plan, item.beside, finish)
-            plan = p.Select(joined, finish(item.predicate), span=item.span)
+        plan = join_subqueries(plan, item.beside, finish)
+        if item.beside and item.predicate is not None:
+            plan = p.Select(plan, finish(item.predicate), span=item.span)
     return plan
 
 
@@ -683,23 +681,20 @@ def _correlated(scope: Scope, reader: ExprReader) -> Scope:
 
 
 def _separated(
-    parts: tuple[ConditionPart, ...], outer: Scope, query: Node, reader: ExprReader
-) -> tuple[tuple[e.Expr, ...], tuple[ConditionPart, ...]]:
+    parts: tuple[RowCondition, ...], outer: Scope, query: Node, reader: ExprReader
+) -> tuple[tuple[e.Expr, ...], tuple[RowCondition, ...]]:
     outside = outer.ids()
     correlated: list[e.Expr] = []
-    local: list[ConditionPart] = []
+    local: list[RowCondition] = []
     for item in parts:
-        joined = (item,) if isinstance(item, JoinedSubquery) else item.beside
-        read = [subquery.condition for subquery in joined if subquery.condition is not None]
-        read += [] if isinstance(item, JoinedSubquery) else [item.predicate]
-        if not any(expr.columns & outside for expr in read):
+        if not any(expr.columns & outside for expr in item.expressions):
             local.append(item)
-        elif isinstance(item, RowCondition) and not item.beside:
-            correlated.append(item.predicate)
+        elif not item.beside:
+            correlated += item.expressions
         else:
             construct = (
                 "a comparison of a column of the enclosing query with a subquery"
-                if isinstance(item, RowCondition)
+                if item.predicate is not None
                 else "a subquery that refers to a query two levels above"
             )
             hint = "use joins instead"
