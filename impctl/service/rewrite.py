@@ -32,7 +32,7 @@ from impctl.service.results import NO_SKETCH, Outcome, QueryFiles, RewriteResult
 from impctl.service.settings import QueryRequest
 from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
-from impctl.spark.predicates import PLAIN_DIALECT, live_condition, plain_edge, plain_filter
+from impctl.spark.predicates import PLAIN_DIALECT, live_condition, plain_filter
 from impctl.tables.files import miscopied_columns, why_not_plain
 from impctl.tables.rows import partition_literal
 from impctl.tables.snapshot import DataFile, Snapshot, arrow_type
@@ -177,7 +177,6 @@ def _left_to_read(
             left_away[table] = "the query reads it several times, with different ranges"
     for table, live in result.query.live:
         # Rows must be live, too.
-        assert plain_edge(live) is not None, "an expiry ends within what has a text"
         predicates[table] = live_condition(live, predicates.get(table), is_plain=True)
     texts = {table: condition.sql(PLAIN_DIALECT) for table, condition in predicates.items()}
     return pruned, texts, left_away

@@ -53,12 +53,6 @@ def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
     return _either(ranges, wanted, column(name), lambda part: exp.Paren(this=part))
 
 
-def plain_edge(live: LiveRows) -> Sql | None:
-    """The bound that rows must exceed; None for a time without a text."""
-    value = live.later_than.value
-    return _constant(value, live.later_than.type) if isinstance(value, int) else None
-
-
 def _constant(value: BoundaryValue, kind: SqlType) -> Sql | None:
     """A boundary in canonical form as a constant; None for one that engines may read otherwise."""
     match kind.kind:
@@ -188,9 +182,11 @@ def rewrite_sql(
 def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool = False) -> Sql:
     """An expiry's condition, `beside` another; if it `is_plain`, in a form other engines read
     alike."""
-    after = plain_edge(live) if is_plain else None
-    if after is None:
-        after = literal(live.later_than.value, live.later_than.type)
+    value, kind = live.later_than.value, live.later_than.type
+    after: Sql | None = None if is_plain else literal(value, kind)
+    if is_plain and isinstance(value, int):
+        after = _constant(value, kind)
+    assert after is not None, "an expiry ends within what has a text"
     result = exp.GT(this=column(live.column), expression=after)
     return result if beside is None else exp.And(this=result, expression=bracketed(beside))
 
