@@ -318,7 +318,7 @@ def compile_plan(
         if not flow.accesses:
             raise BlockedError("the query has no sketch to maintain", top.span)
         circuit = builder.circuit()
-        passed = _passed(top, chain, builder, circuit, keyed, keys)
+        passed = _passed(chain, builder, circuit, keyed)
         sizes = tuple(sketched[access].size for access in flow.accesses)
         return _dataflow(builder, circuit, flow.accesses, sizes, passed)
 
@@ -369,12 +369,10 @@ def _dataflow(
 
 
 def _passed(
-    root: Plan,
     chain: tuple[Plan, ...] | None,
     builder: PlanBuilder,
     circuit: Circuit,
-    keyed: Collection[int],
-    key_columns: KeyColumns,
+    keyed: Mapping[int, AttributeId],
 ) -> Chain | None:
     """The pass that can fill the circuit, if any: answers without a grouping, and groups read, need
     rows."""
@@ -386,8 +384,7 @@ def _passed(
     assert isinstance(scan, Scan)
     key = None
     if first is not None and id(first.node) in keyed:
-        column = _key_of(root, first.node, scan.access, key_columns)
-        key = [attribute.id for attribute in first.node.attributes].index(column or "")
+        key = [attribute.id for attribute in first.node.attributes].index(keyed[id(first.node)])
     return Chain(scan, chain[-1], circuit, first, key)
 
 
@@ -428,13 +425,6 @@ def _last_and_barriers(
     return None, None if chosen is None else [*chosen, id(last)]
 
 
-def _key_of(
-    root: Plan, node: Plan, access: AccessId, key_columns: KeyColumns
-) -> AttributeId | None:
-    position = next(index for index, other in enumerate(root.walk()) if other is node)
-    return key_columns.get(position, {}).get(access)
-
-
 def _keyed(
     root: Plan,
     chain: tuple[Plan, ...],
@@ -448,11 +438,12 @@ def _keyed(
     if partition is None:
         return {}
     result: dict[int, AttributeId] = {}
-    for node in chain:
-        if not isinstance(node, Aggregate):
+    groupings = [node for node in chain if isinstance(node, Aggregate)]
+    for position, node in enumerate(root.walk()):
+        key = key_columns.get(position, {}).get(scan.access)
+        if key is None or not any(node is grouping for grouping in groupings):
             continue
-        key = _key_of(root, node, scan.access, key_columns)
         types = {attribute.id: attribute.type for attribute in node.attributes}
-        if key is not None and types.get(key) == partition.type:
+        if types.get(key) == partition.type:
             result[id(node)] = key
     return result
