@@ -116,29 +116,22 @@ class ImpctlError(Exception):
 
     def at(self, place: Location | None) -> Self:
         """Copy the error with another place; others may hold this one, so it does not change."""
-        result = self._copy()
-        result.location = place
-        return result
+        return self._copy(location=place)
 
     def saying(self, message: str) -> Self:
         """Copy the error with another message."""
-        result = self._copy()
-        result.message = masked(message)
-        result.args = (result.message,)
-        return result
+        return self._copy(message=masked(message), args=(masked(message),))
 
     def hinting(self, hint: str | None) -> Self:
         """Copy the error with another hint."""
-        result = self._copy()
-        result.hint = hint and masked(hint)
-        return result
+        return self._copy(hint=hint and masked(hint))
 
-    def _copy(self) -> Self:
+    def _copy(self, args: tuple[object, ...] | None = None, **changed: object) -> Self:
         """Copy all parts, notes, trace and causes without calling `__init__`, whose parameters
         differ."""
         result = type(self).__new__(type(self))
-        result.args = self.args
-        vars(result).update(vars(self))
+        result.args = self.args if args is None else args
+        vars(result).update(vars(self) | changed)
         if hasattr(self, "__notes__"):
             result.__notes__ = [*self.__notes__]
         result.__context__ = self.__context__
@@ -177,12 +170,9 @@ class QueriesFailedError(ImpctlError):
 class ProblemsFoundError(ImpctlError):
     default_code = "problems_found"
 
-    def __init__(
-        self, message: str, *, hint: str | None = None, exit_code: int | None = None
-    ) -> None:
+    def __init__(self, message: str, *, hint: str | None, exit_code: int) -> None:
         super().__init__(message, hint=hint)
-        if exit_code is not None:
-            self.exit_code = exit_code
+        self.exit_code = exit_code
 
 
 class InvariantError(ImpctlError):
@@ -282,15 +272,8 @@ class WorkloadError(UsageError):
 
     default_code = "workload_invalid"
 
-    def __init__(
-        self, message: str, problems: Sequence[Problem], *, hint: str | None = None
-    ) -> None:
-        first = problems[0] if problems else None
-        super().__init__(
-            message,
-            hint=hint if hint is not None or first is None else first.hint,
-            location=first.location if first is not None else None,
-        )
+    def __init__(self, message: str, problems: Sequence[Problem]) -> None:
+        super().__init__(message, hint=problems[0].hint, location=problems[0].location)
         self.problems = tuple(
             replace(
                 problem, message=masked(problem.message), hint=problem.hint and masked(problem.hint)

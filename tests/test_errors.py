@@ -28,7 +28,7 @@ ERRORS = [
     UsageError("no flag"),
     InvariantError("a sum differs"),
     ProblemsFoundError("two problems", hint="mend them", exit_code=6),
-    WorkloadError("wrong", [Problem("a", PLACE, "b"), Problem("c")], hint="d"),
+    WorkloadError("wrong", [Problem("a", PLACE, "b"), Problem("c")]),
     QueriesFailedError(
         "one failed", results=(1,), failures={"q": QueryError("x")}, gravest=QueryError("x")
     ),

@@ -47,6 +47,7 @@ from impctl.service.results import (
     WithoutResult,
 )
 from impctl.service.settings import (
+    DEFAULT_INTERVAL,
     NOW,
     PREFIX,
     SHARED_STORE,
@@ -54,13 +55,13 @@ from impctl.service.settings import (
     Policy,
     QueryRequest,
     Settings,
+    SimulateRequest,
     SketchPolicy,
     check_planned_look,
+    check_scheduled,
     disk_from,
-    due_request,
     is_shared_store,
     seconds_in,
-    simulate_request,
     store_folder,
 )
 from impctl.types import ParameterValue, QueryName, TableName
@@ -105,11 +106,6 @@ def settings_from(
         now=environ.get(NOW) or None,
         **{name: value for name, value in picked.items() if value is not None},
     )
-
-
-def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchPolicy:
-    """Read when to use the sketch."""
-    return _picked("sketch", given, environ, SketchPolicy) or SketchPolicy.AUTO
 
 
 def seconds_from(name: str, given: float | str | None) -> float | None:
@@ -324,18 +320,21 @@ class OpenWorkload:
         per step.
         """
         size = _picked("batch_rows", batch_rows, os.environ, _at_least(1, int))
-        request = due_request(due, point, seconds_from("interval", interval), queries)
+        look = seconds_from("interval", interval)
+        check_scheduled(due, point, look, queries)
 
         def use_case(ctx: Context) -> Outcome:
             from impctl.service.maintain import maintain
             from impctl.service.schedule import daemon as by_trigger
+            from impctl.service.state_cache import StateCache
 
-            cache = self._state_cache()
-            if request.point is not None:
-                return by_trigger.maintain_point(ctx, request.point, size, cache)
-            if request.due:
-                return by_trigger.maintain_due(ctx, queries, size, cache, look=request.look)
-            return maintain(ctx, queries, batch_rows=size, cache=cache)
+            if self._states is None:
+                self._states = StateCache(KEPT_BYTES)
+            if point is not None:
+                return by_trigger.maintain_point(ctx, point, size, self._states)
+            if due:
+                return by_trigger.maintain_due(ctx, queries, size, self._states, look=look)
+            return maintain(ctx, queries, batch_rows=size, cache=self._states)
 
         def counted(ctx: Context) -> int:
             from impctl.service.schedule.daemon import of_point
@@ -390,12 +389,10 @@ class OpenWorkload:
         Combines each `disk` (`500MB`, `all`) with each `trigger` (`fresh_within: 10m`), checking
         every `interval` (5s). Only reads; never starts Spark.
         """
-        request = simulate_request(
-            seconds_from("since", since),
-            texts_from("disk", disk),
-            texts_from("trigger", trigger),
-            seconds_from("interval", interval),
-        )
+        begin, look = seconds_from("since", since), seconds_from("interval", interval)
+        disks, triggers = texts_from("disk", disk), texts_from("trigger", trigger)
+        look = DEFAULT_INTERVAL if look is None else look
+        request = SimulateRequest(begin, disks, triggers, look)
 
         def use_case(ctx: Context) -> Outcome:
             from impctl.service.schedule.simulate import simulate
@@ -446,7 +443,7 @@ class OpenWorkload:
         """
         from impctl.service.rewrite import rewrite
 
-        use = sketch_use_from(sketch, {})
+        use = _picked("sketch", sketch, {}, SketchPolicy) or SketchPolicy.AUTO
         request = QueryRequest(query, params or (), sql, at, use, require_sketch)
         return self._one(RewriteResult, lambda ctx: rewrite(ctx, request, files))
 
@@ -471,7 +468,7 @@ class OpenWorkload:
         from impctl.service.query import query as answered
 
         who = _picked("by", by, os.environ, AnsweredBy) or AnsweredBy.AUTO
-        use = sketch_use_from(sketch, os.environ)
+        use = _picked("sketch", sketch, os.environ, SketchPolicy) or SketchPolicy.AUTO
         request = QueryRequest(query, params or (), sql, at, use, require_sketch)
         return self._one(QueryResult, lambda ctx: answered(ctx, request, who, where=where))
 
@@ -533,7 +530,7 @@ class OpenWorkload:
         """
         from impctl.service.rewrite import dataframe
 
-        use = sketch_use_from(sketch, os.environ)
+        use = _picked("sketch", sketch, os.environ, SketchPolicy) or SketchPolicy.AUTO
         request = QueryRequest(query, params or (), sql, at, use, require_sketch)
         frame, texts = self._run(lambda ctx: dataframe(ctx, request))
         # The caller's line is above this function.
@@ -557,18 +554,11 @@ class OpenWorkload:
         """
         from impctl.service.rewrite import files
 
-        use = sketch_use_from(sketch, {})
+        use = _picked("sketch", sketch, {}, SketchPolicy) or SketchPolicy.AUTO
         request = QueryRequest(query, params or (), sql, at, use, require_sketch)
         listed, texts = self._run(lambda ctx: files(ctx, request))
         warn_caller(texts, depth=3)
         return listed
-
-    def _state_cache(self) -> StateCache:
-        from impctl.service.state_cache import StateCache
-
-        if self._states is None:
-            self._states = StateCache(KEPT_BYTES)
-        return self._states
 
     def _each(
         self,

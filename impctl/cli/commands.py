@@ -48,17 +48,17 @@ from impctl.cli.process import Display
 from impctl.errors import ImpctlError, UsageError
 from impctl.service.settings import (
     DEFAULT_FILE,
+    DEFAULT_INTERVAL,
     DISK,
     AnsweredBy,
-    DoctorRequest,
     Example,
     GenerateRequest,
     MeasureRequest,
     QueryRequest,
+    SimulateRequest,
     SketchPolicy,
     check_planned_look,
-    due_request,
-    simulate_request,
+    check_scheduled,
 )
 from impctl.service.text import RowsFormat, ending_of
 
@@ -137,7 +137,7 @@ def doctor(
     from impctl.service.doctor import doctor
 
     settings = None if workload is None else run.settings
-    return doctor(DoctorRequest(settings, every, spark, state), reporter)
+    return doctor(settings, reporter, every, spark=spark, state=state)
 
 
 @takes("workload", "query", ..., "strict", "now")
@@ -260,8 +260,9 @@ def maintain(
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
-    request = due_request(due, point, interval, run.queries, follow=follow)
-    following = follow_request(follow, request.pause, pending_rows, max_wait, max_runs)
+    check_scheduled(due, point, interval, run.queries, follow=follow)
+    pause = None if due else interval
+    following = follow_request(follow, pause, pending_rows, max_wait, max_runs)
     if following is not None:
         return follow_job(run, batch_rows, following, metrics)
     file = None if run.settings.dry_run else metrics
@@ -636,7 +637,8 @@ def simulate(
 
     Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
     """
-    request = simulate_request(since, disk or (), trigger or (), interval)
+    look = DEFAULT_INTERVAL if interval is None else interval
+    request = SimulateRequest(since, tuple(disk or ()), tuple(trigger or ()), look)
     # The variable is the present limit, as for other commands; the flag is for the settings.
     run = replace(run, options={**run.options, "disk": os.environ.get(DISK) or None})
 

@@ -31,7 +31,7 @@ from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
 from impctl.service.outcome import problems_error
 from impctl.service.results import Area, Failure, Finding, Level, Outcome
-from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
+from impctl.service.settings import ENVVARS, PREFIX, Settings
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
 from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
@@ -52,11 +52,13 @@ if TYPE_CHECKING:
 
 class Checkup(Struct, frozen=True):
     """What the checks of a run look at; without `ctx` there is no workload. `every` is the time
-    between runs of `maintain`, `stored` has the readable stored queries."""
+    between runs of `maintain`, `stored` has the readable stored queries. With `starts_spark` a
+    session is started; without `reads_state` only the heads of state files are read."""
 
-    request: DoctorRequest
     reporter: Reporter
     every: timedelta | None = None
+    starts_spark: bool = False
+    reads_state: bool = True
     ctx: Context | None = None
     stored: Sequence[StoredQuery] = ()
 
@@ -78,17 +80,19 @@ Check = Callable[[Checkup], Iterable[Finding]]
 # with the code of the gravest (`service.outcome`), warnings with 0.
 
 
-def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
-    """Run all checks; with a workload also those of tables and store."""
-    run = Checkup(request, reporter, None if request.every is None else schedule_of(request.every))
+def doctor(
+    settings: Settings | None, reporter: Reporter, every: str | None, *, spark: bool, state: bool
+) -> Outcome:
+    """Run all checks; with the settings of a workload also those of tables and store."""
+    run = Checkup(reporter, None if every is None else schedule_of(every), spark, state)
     reporter.step("checking software")
     findings = list(_checked(OF_SOFTWARE, run))
     failures: list[Failure] = []
-    if request.settings is None:
+    if settings is None:
         findings += _checked(OF_SPARK, run)
     else:
         try:
-            with open_context(request.settings, reporter) as ctx:
+            with open_context(settings, reporter) as ctx:
                 findings += _checked(OF_WORKLOAD, replace(run, ctx=ctx, stored=_stored(ctx)))
         except ImpctlError as error:
             # A wrong workload file does not hide earlier findings.
@@ -320,7 +324,7 @@ def check_delta_jar(run: Checkup) -> Iterator[Finding]:
 
 def check_spark(run: Checkup) -> Iterator[Finding]:
     """If requested, start a session as the workload would, and read a file of each table."""
-    if not run.request.spark:
+    if not run.starts_spark:
         return
     from impctl.spark.run import run_sql
     from impctl.spark.session import SparkSettings, open_session
@@ -597,7 +601,7 @@ def _store(run: Checkup) -> Subject:
 
 
 def _contents(subject: Subject, store: StoreReader, run: Checkup) -> Iterator[Finding]:
-    file, with_state = run.context.workload.file, run.request.state
+    file, with_state = run.context.workload.file, run.reads_state
     names = store.queries()
     queries = count_text(len(names), "query", "queries")
     errors = {name: _damage(store, name, with_state=with_state) for name in names}

@@ -100,15 +100,7 @@ def _first_table(path: str, out: Path, used: Sequence[TableName]) -> FirstTable:
             raise
         hint = "give folders or URIs of Delta tables; relative paths start at the current folder"
         raise TableError(error.message, hint=hint, code=error.code) from error
-    promises = promising(snapshot, _MOST_CANDIDATES)
-    return FirstTable(
-        name,
-        _written_path(path, out),
-        snapshot,
-        promises,
-        group_column(snapshot, promises),
-        measure_column(snapshot),
-    )
+    return FirstTable(name, _written_path(path, out), snapshot, promising(snapshot))
 
 
 def _written_path(path: str, out: Path) -> str:
@@ -264,8 +256,8 @@ class Promise(Struct, frozen=True):
     ranges: int
 
 
-def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
-    """At most `most` columns, best first; those with few values only if all have few."""
+def promising(snapshot: Snapshot) -> tuple[Promise, ...]:
+    """A few columns, best first; those with few values only if all have few."""
     columns = [
         column
         for column in snapshot.schema
@@ -283,7 +275,7 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
     rich = [
         promise for promise in result if promise.values is None or promise.values >= _FEWEST_VALUES
     ]
-    return tuple(sorted(rich or result, key=_order)[:most])
+    return tuple(sorted(rich or result, key=_order)[:_MOST_CANDIDATES])
 
 
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
@@ -351,15 +343,17 @@ SCHEMA_FILE = "impctl.schema.json"
 
 
 class FirstTable(Struct, frozen=True):
-    """A table of the file; its example query groups by `group_by` and sums `measure`, if any."""
+    """A table of the file; `candidates` are columns to cut into ranges."""
 
     name: TableName
     path: str
     snapshot: Snapshot
-    candidates: Sequence[Promise]
-    """Columns to cut into ranges."""
-    group_by: ColumnName | None
-    measure: ColumnName | None
+    candidates: tuple[Promise, ...]
+
+    @property
+    def group_by(self) -> ColumnName | None:
+        """The column that its example query groups by, if any."""
+        return group_column(self.snapshot, self.candidates)
 
 
 def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
@@ -418,10 +412,10 @@ def _partitions(table: FirstTable) -> Iterator[str]:
 def _query(table: FirstTable) -> Iterator[str]:
     if table.group_by is None:
         return
-    column = _sql(table.group_by)
+    column, measure = _sql(table.group_by), measure_column(table.snapshot)
     name, call = "row_count", "COUNT(*)"
-    if table.measure is not None:
-        name, call = "total", f"SUM({_sql(table.measure)})"
+    if measure is not None:
+        name, call = "total", f"SUM({_sql(measure)})"
     yield f"  top_of_{table.name}:"
     yield "    sql: |"
     yield f"      SELECT {column}, {call} AS {name} FROM {_sql(table.name)}"

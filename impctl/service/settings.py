@@ -22,26 +22,13 @@ from impctl.workload.scalars import seconds_in as seconds_in
 
 PREFIX = "IMPCTL_"
 
-STORE = "IMPCTL_STORE"
-POLICY = "IMPCTL_POLICY"
-SKETCH = "IMPCTL_SKETCH"
-LOCK_TIMEOUT = "IMPCTL_LOCK_TIMEOUT"
-SPARK_PROFILE = "IMPCTL_SPARK_PROFILE"
-BATCH_ROWS = "IMPCTL_BATCH_ROWS"
-IMBALANCE = "IMPCTL_IMBALANCE"
-CRIMES = "IMPCTL_CRIMES"
-DATA = "IMPCTL_DATA"
-FIXTURES = "IMPCTL_FIXTURES"
-LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
 SCRUB = "IMPCTL_SCRUB"
+CRIMES = "IMPCTL_CRIMES"
 DISK = "IMPCTL_DISK"
 SHARED_STORE = "IMPCTL_SHARED_STORE"
 FUZZ = "IMPCTL_FUZZ"
 SOAK = "IMPCTL_SOAK"
 NOW = "IMPCTL_NOW"
-SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
-MEMORY = "IMPCTL_MEMORY"
-BY = "IMPCTL_BY"
 
 
 class EnvVar(Struct, frozen=True):
@@ -54,33 +41,39 @@ class EnvVar(Struct, frozen=True):
 
 
 ENVVARS = (
-    EnvVar(STORE, "Folder of sketches and state", "--store"),
-    EnvVar(POLICY, "What `maintain` may do, for all queries of the run", "--policy"),
-    EnvVar(SKETCH, "Whether queries use their sketches", "--sketch"),
-    EnvVar(LOCK_TIMEOUT, "Seconds to wait for another writer", "--lock-timeout"),
-    EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile"),
-    EnvVar(BATCH_ROWS, "Number of changes per eager batch", "--batch-rows"),
-    EnvVar(BY, "Who answers queries: materialized results (state), the engine or Spark", "--by"),
+    EnvVar("IMPCTL_STORE", "Folder of sketches and state", "--store"),
+    EnvVar("IMPCTL_POLICY", "What `maintain` may do, for all queries of the run", "--policy"),
+    EnvVar("IMPCTL_SKETCH", "Whether queries use their sketches", "--sketch"),
+    EnvVar("IMPCTL_LOCK_TIMEOUT", "Seconds to wait for another writer", "--lock-timeout"),
+    EnvVar("IMPCTL_SPARK_PROFILE", "YAML file with Spark settings", "--spark-profile"),
+    EnvVar("IMPCTL_BATCH_ROWS", "Number of changes per eager batch", "--batch-rows"),
     EnvVar(
-        MEMORY,
+        "IMPCTL_BY",
+        "Who answers queries: materialized results (state), the engine or Spark",
+        "--by",
+    ),
+    EnvVar(
+        "IMPCTL_MEMORY",
         "Memory limit of a process: to answer a query, to build the state of a capture, to follow",
         "--memory",
     ),
-    EnvVar(IMBALANCE, "Skew of ranges that causes a warning", "--imbalance"),
+    EnvVar("IMPCTL_IMBALANCE", "Skew of ranges that causes a warning", "--imbalance"),
     EnvVar(
-        LARGE_CHANGE, "Megabytes of a change above which Spark pre-aggregates it", "--large-change"
+        "IMPCTL_LARGE_CHANGE",
+        "Megabytes of a change above which Spark pre-aggregates it",
+        "--large-change",
     ),
     EnvVar(SCRUB, "Megabytes of unused state that each run verifies", "--scrub"),
     EnvVar(DISK, "Disk budget for the state of all queries", "--disk"),
     EnvVar(SHARED_STORE, "`1`: other users may own and write the store"),
     EnvVar(NOW, "Override of the current time, for expiries, `current_date` and the like", "--now"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source"),
-    EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`"),
-    EnvVar(FIXTURES, "Folder of Delta tables written by other programs, for tests"),
+    EnvVar("IMPCTL_DATA", "Folder of the tables in `workloads/*.yaml`"),
+    EnvVar("IMPCTL_FIXTURES", "Folder of Delta tables written by other programs, for tests"),
     EnvVar(FUZZ, "Factor for the number of random test cases"),
     EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed"),
     EnvVar(
-        SPARK_MEMORY,
+        "IMPCTL_SPARK_MEMORY",
         "Driver memory in `configs/*.yaml`, and of the Spark session that the tests share",
     ),
 )
@@ -89,30 +82,15 @@ ENVVARS = (
 # Law: the command line and programs are refused with the same words, before anything is opened.
 
 
-class DueRequest(Struct, frozen=True):
-    """The named queries (none: all); of these what is due, or a point. `look`: pause between
-    looks."""
-
-    queries: tuple[QueryName, ...]
-    due: bool
-    point: str | None
-    look: float | None
-
-    @property
-    def pause(self) -> float | None:
-        """The pause of a long-running process."""
-        return None if self.due else self.look
-
-
-def due_request(
+def check_scheduled(
     due: bool,
     point: str | None,
     interval: float | None,
-    queries: tuple[QueryName, ...],
+    queries: Sequence[QueryName],
     *,
     follow: bool = False,
-) -> DueRequest:
-    """The request of `maintain`; UsageError for options that exclude each other."""
+) -> None:
+    """UsageError where options of `maintain` exclude each other."""
     given = {"--follow": follow, "--due": due, "--point": point is not None}
     names = [name for name, is_given in given.items() if is_given]
     if len(names) > 1:
@@ -127,21 +105,12 @@ def due_request(
         raise UsageError(
             "Option `--interval` requires `--follow` or `--due`", hint="add one of them"
         )
-    return DueRequest(queries, due, point, interval)
 
 
 def check_planned_look(due: bool, interval: float | None) -> None:
     """UsageError where `plan` gets a next look that it does not use."""
     if interval is not None and not due:
         raise UsageError("Option `--interval` requires `--due`", hint="add it")
-
-
-def simulate_request(
-    since: float | None, disks: Sequence[str], triggers: Sequence[str], interval: float | None
-) -> SimulateRequest:
-    """The request of `simulate`; durations in seconds."""
-    look = DEFAULT_INTERVAL if interval is None else interval
-    return SimulateRequest(since, tuple(disks), tuple(triggers), look)
 
 
 # Law: a flag overrides an `IMPCTL_*` variable, which overrides the workload file, which overrides
@@ -275,17 +244,6 @@ class SimulateRequest(Struct, frozen=True):
     disks: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
     look: float = DEFAULT_INTERVAL
-
-
-class DoctorRequest(Struct, frozen=True):
-    """What `doctor` checks; without `settings` only impctl's environment. `every` is the interval
-    between runs of `maintain`; `spark` starts a session; without `state` only the heads of state
-    files are read."""
-
-    settings: Settings | None = None
-    every: str | None = None
-    spark: bool = False
-    state: bool = True
 
 
 class Example(StrEnum):

@@ -12,7 +12,6 @@ from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.models import DEFAULT_FILE, QuerySettings, SparkSpec, Workload, WorkloadFile
 from impctl.workload.sections import (
     is_name,
-    read_defaults,
     read_partitions,
     read_queries,
     read_record,
@@ -170,7 +169,8 @@ def read_workload(
         return None
     nodes, values = root.nodes, root.values
     tables = read_tables(root, reading)
-    defaults = read_defaults(nodes.get("defaults"), reading)
+    record = read_record(QuerySettings, nodes.get("defaults"), "`defaults`", reading)
+    defaults = {} if record is None else record.values
     values |= {
         "tables": tables,
         "names": reading.names,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, time, tzinfo
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from types import NoneType
 
 from msgspec import Struct
 
@@ -69,25 +70,20 @@ def plain_value(text: str) -> CellValue:
     return text
 
 
+_KINDS: Mapping[type, str] = {
+    NoneType: "nothing",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    datetime: "a timestamp",
+    date: "a date",
+}
+
+
 def kind_text(value: object) -> str:
     """The kind of a value, for messages; never the value itself."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case int():
-            return "a whole number"
-        case float():
-            return "a number"
-        case str():
-            return "text"
-        case datetime():
-            return "a timestamp"
-        case date():
-            return "a date"
-        case _:
-            return "a value"
+    return _KINDS.get(type(value), "a value")
 
 
 def _check_digits(text: str) -> None:

@@ -52,7 +52,6 @@ from impctl.workload.models import (
     ParameterMoves,
     PartitionSpec,
     ProvenanceSpec,
-    QuerySettings,
     QuerySpec,
     SimpleTrigger,
     SqlOrigin,
@@ -675,12 +674,6 @@ _EXCLUDED = {
     },
 }
 """What a key cannot be combined with, and the hint."""
-
-
-def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Any]:
-    """The valid default settings, by field."""
-    record = read_record(QuerySettings, node, "`defaults`", reading)
-    return {} if record is None else record.values
 
 
 def read_queries(

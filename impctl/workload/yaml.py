@@ -68,7 +68,6 @@ class _Bounded(Composer):
 
     depth = 0
     nodes = 0
-    has_anchors = False
     yaml_implicit_resolvers = {None: [(PLAIN_TAG, re.compile(""))]}  # noqa: RUF012  # as resolvers
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
@@ -85,7 +84,6 @@ class _Bounded(Composer):
             )
         node = super().compose_node(parent, index)
         self.depth -= 1
-        self.has_anchors |= bool(self.anchors)
         if isinstance(node, ScalarNode):
             node.style = node.style or None  # libyaml calls plain style ""
             if not node.value.isascii():
@@ -114,7 +112,7 @@ if yaml.__with_libyaml__:
 def compose(text: str) -> Node | None:
     """The root node of the one document in `text`, None if it is empty; `YamlFault` if invalid."""
     try:
-        root, has_anchors = _root_of(text)
+        root = _root_of(text)
     except yaml.MarkedYAMLError as error:
         raise _syntax_fault(error, text) from None
     except yaml.reader.ReaderError as error:
@@ -125,22 +123,19 @@ def compose(text: str) -> Node | None:
         ) from None
     if root is None or (root.tag == PLAIN_TAG and root.value == ""):
         return None
-    if has_anchors:
+    if "&" in text:  # or no alias can refer to anything
         _check_expansion(root)
     return root
 
 
-def _root_of(text: str) -> tuple[Node | None, bool]:
-    """The root node, and whether aliases may refer to nodes."""
+def _root_of(text: str) -> Node | None:
     if yaml.__with_libyaml__ and "\ufeff" not in text:  # which libyaml does not count
         try:
-            fast = _FastLoader(text)
-            return fast.get_single_node(), fast.has_anchors
+            return _FastLoader(text).get_single_node()
         except yaml.YAMLError:
             pass  # PyYAML's parser has better positions of errors, and reads more texts.
     try:
-        loader = _Loader(text)
-        return loader.get_single_node(), loader.has_anchors
+        return _Loader(text).get_single_node()
     except (ValueError, OverflowError) as error:
         raise _value_fault(error, text) from None
 
@@ -393,7 +388,6 @@ _N = TypeVar("_N", bound=Node)
 
 
 class MappingEntry(Struct, frozen=True):
-    name: str
     key: Node
     value: Node
 
@@ -448,7 +442,7 @@ class FileReading(Struct):
                 hint = f"remove one; the first is on line {first.line}"
                 self.report(key, f"Key {shown(key.value)} appears twice in {path}", hint)
             else:
-                entries[key.value] = MappingEntry(key.value, key, value)
+                entries[key.value] = MappingEntry(key, value)
         return {**entries, **{k: v for k, v in merged.items() if k not in entries}}
 
     def record(
@@ -591,17 +585,13 @@ class FileReading(Struct):
         return None
 
     def _wrong_kind(self, node: Node, path: str, expected: str) -> None:
-        if isinstance(node, MappingNode):
-            kind = "a mapping"
-        elif isinstance(node, SequenceNode):
-            kind = "a list"
-        elif isinstance(node, ScalarNode) and node.tag == PLAIN_TAG:
+        kinds: dict[type[Node], str] = {MappingNode: "a mapping", SequenceNode: "a list"}
+        kind = kinds.get(type(node), "text")
+        if isinstance(node, ScalarNode) and node.tag == PLAIN_TAG:
             try:
                 kind = kind_text(plain_value(node.value))
             except ScalarFault:
                 kind = "a single value"
-        else:
-            kind = "text"
         self.report(node, f"{path} must be {expected}, not {kind}", _HINTS.get(expected, _HINT))
 
 

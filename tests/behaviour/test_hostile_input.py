@@ -214,7 +214,7 @@ def test_all_else_stays_as_it_is(text: str) -> None:
 
 def test_each_error_masks_what_it_says() -> None:
     uri = SIGNED[0].replace("SECRET", SECRET)
-    error = WorkloadError(uri, [Problem(uri, hint=uri)], hint=uri)
+    error = WorkloadError(uri, [Problem(uri, hint=uri)])
     (problem,) = error.problems
     told = [error.message, str(error), error.hint, problem.message, problem.hint]
     told += [ImpctlError("x", hint=uri).hint]

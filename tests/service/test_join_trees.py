@@ -23,7 +23,6 @@ from impctl.service import maintenance_plan
 from impctl.service.context import SilentReporter
 from impctl.service.doctor import Checkup, check_trees
 from impctl.service.pinned import PinnedTables
-from impctl.service.settings import DoctorRequest
 from impctl.store import states
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
@@ -397,7 +396,7 @@ def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
     held = stored(chosen.folder, "pairs")
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
     changed = replace(held, state_meta={**held.state_meta, "work": work})
-    run = Checkup(DoctorRequest(), SilentReporter(), stored=[changed])
+    run = Checkup(SilentReporter(), stored=[changed])
     result = list(check_trees(run))
     assert [one.level for one in result] == ([] if level is None else [level])
 
