@@ -161,26 +161,8 @@ class CommandGroup(TyperGroup):
         _write_groups(self, ctx, formatter)
 
 
-def grouped_options(command: Any, context: Any) -> dict[str, list[Any]]:
-    """Group the parameters of a command, in the order of the groups."""
-    is_root = isinstance(command, CommandGroup)
-    # Only `--help` and the options that Typer adds have no group.
-    default = OPTIONS if is_root else OUTPUT
-    groups: dict[str, list[Any]] = {name: [] for name in (*OPTION_GROUPS, OPTIONS)}
-    for param in command.get_params(context):
-        groups[getattr(param, "rich_help_panel", None) or default].append(param)
-    return {name: params for name, params in groups.items() if params}
-
-
-def value_name(param: Any) -> str:
-    """The name of the value of a parameter; empty for a flag."""
-    if param.param_type_name == "option" and (param.is_flag or param.count):
-        return ""
-    return str(param.metavar or param.name.upper())
-
-
 def sections(command: Any, context: Any) -> tuple[list[Section], list[Section]]:
-    """The groups of commands, and those of parameters."""
+    """The groups of commands, and those of parameters, in the order of `--help`."""
 
     def purpose(inner: Any) -> str:
         return str(inner.help).partition("\n\n")[0].replace("\n", " ").removesuffix(".")
@@ -190,11 +172,15 @@ def sections(command: Any, context: Any) -> tuple[list[Section], list[Section]]:
         (title, [(name, purpose(commands[name])) for name in names if name in commands])
         for title, names in COMMAND_GROUPS.items()
     ]
-    of_options = [
-        (title, [(_name(param), f"{param.help}{_variable(param)}") for param in params])
-        for title, params in grouped_options(command, context).items()
-    ]
-    return [section for section in of_commands if section[1]], of_options
+    of_options: dict[str, Rows] = {name: [] for name in (*OPTION_GROUPS, OPTIONS)}
+    # Only `--help` and the options that Typer adds have no group.
+    default = OPTIONS if isinstance(command, CommandGroup) else OUTPUT
+    for param in command.get_params(context):
+        variable = f" [env: {param.envvar}]" if param.envvar else ""
+        group = getattr(param, "rich_help_panel", None) or default
+        of_options[group].append((_name(param), f"{param.help}{variable}"))
+    shown_commands = [section for section in of_commands if section[1]]
+    return shown_commands, [section for section in of_options.items() if section[1]]
 
 
 def _name(param: Any) -> str:
@@ -203,11 +189,8 @@ def _name(param: Any) -> str:
         return f"{param.metavar or param.name.upper()}{many}"
     names = ", ".join(sorted(param.opts, key=len))
     negative = "".join(f" / {name}" for name in param.secondary_opts)
-    return f"{names}{negative} {value_name(param)}".rstrip()
-
-
-def _variable(param: Any) -> str:
-    return f" [env: {param.envvar}]" if param.envvar else ""
+    value = "" if param.is_flag or param.count else param.metavar or param.name.upper()
+    return f"{names}{negative} {value}".rstrip()
 
 
 def _write_groups(command: Any, context: Any, formatter: Any) -> None:

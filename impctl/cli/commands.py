@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from msgspec.structs import replace
@@ -862,51 +862,48 @@ def bench(
     options = dict(zip(_GOES_WITH, for_measuring + for_generating, strict=True))
     work: Callable[[Reporter], Outcome]
     if compare is not None:
-        _check_options(options, "`--compare`")
-        work = partial(_compare, *compare)
+        what, work = "`--compare`", partial(_compare, *compare)
     elif generate is not None:
-        _check_options(options, "`--generate`")
         kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
-        request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
-        work = partial(_generate, replace(request, sort_rows=sort_rows, seed=first, source=source))
+        request = GenerateRequest(generate, kind, table, rows, groups, sort_rows, first, source)
+        what, work = "`--generate`", partial(_generate, request)
     elif workload is not None and workload.suffix == ".json":
-        work = partial(_report, workload, report, options)
+        what, work = "a record", partial(_report, workload, report)
     else:
         figures = MeasureRequest(tuple(only or ()), repeat, out, report)
-        work = partial(_measure, run.settings, figures, options)
-    return run.job(work, is_long=True)
-
-
-def _check_options(options: Mapping[str, object], what: str) -> None:
-    """Refuse options that do not go with `what`."""
+        sizes = tuple(delta_rows or ())
+        what, work = (
+            "a workload",
+            partial(_measure, run.settings, figures, tuple(query or ()), sizes),
+        )
     for name, value in options.items():
         if value not in (None, False) and what not in _GOES_WITH[name]:
             raise UsageError(
                 f"Option `{name}` does not go with {what}",
                 hint=f"remove it; it goes with {' and '.join(_GOES_WITH[name])}",
             )
+    return run.job(work, is_long=True)
 
 
 def _measure(
-    settings: Settings, figures: MeasureRequest, options: Mapping[str, Any], reporter: Reporter
+    settings: Settings,
+    figures: MeasureRequest,
+    queries: tuple[str, ...],
+    sizes: tuple[int, ...],
+    reporter: Reporter,
 ) -> Outcome:
     def use_case(ctx: Context) -> Outcome:
-        _check_options(options, "a workload")
         reporter.step(f"measuring {settings.workload}")
         from impctl.measure.run import run_workload
 
-        queries, sizes = options["--query"] or (), options["--delta-rows"] or ()
-        return run_workload(ctx, figures, tuple(queries), delta_rows=tuple(sizes))
+        return run_workload(ctx, figures, queries, delta_rows=sizes)
 
     return in_context(settings, use_case, reporter)
 
 
-def _report(
-    record: Path, target: Path | None, options: Mapping[str, object], reporter: Reporter
-) -> Outcome:
+def _report(record: Path, target: Path | None, reporter: Reporter) -> Outcome:
     from impctl.measure.files import report_file
 
-    _check_options(options, "a record")
     if target is None:
         raise UsageError(
             f"File `{record}` is a record, which is not measured again",

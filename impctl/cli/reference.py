@@ -12,15 +12,7 @@ from typing import Any
 
 import typer
 
-from impctl.cli.application import (
-    EXIT_CODES,
-    OPTIONS,
-    Section,
-    build_app,
-    grouped_options,
-    sections,
-    value_name,
-)
+from impctl.cli.application import EXIT_CODES, Rows, Section, build_app, sections
 from impctl.service.outcome import GRAVITY
 
 HEAD = """\
@@ -37,9 +29,9 @@ def reference_text() -> str:
     """Render the whole page."""
     command: Any = typer.main.get_command(build_app())
     context = command.context_class(command, info_name="impctl")
-    of_commands, _ = sections(command, context)
+    of_commands, of_options = sections(command, context)
     parts = [HEAD, _commands(of_commands), _exit_codes(), "## impctl\n"]
-    parts.append(_options(grouped_options(command, context)[OPTIONS]))
+    parts += [_options(rows) for _, rows in of_options]
     for name in command.list_commands(context):
         inner = command.get_command(context, name)
         inner_context = inner.context_class(inner, info_name=name, parent=context)
@@ -60,29 +52,17 @@ def _command(name: str, command: Any, context: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     usage = " ".join(["impctl", name, *(_argument_name(p) for p in arguments), "[options]"])
     lines = [f"## impctl {name}\n", f"{inspect.cleandoc(command.help)}\n", f"    {usage}\n"]
-    for title, params in grouped_options(command, context).items():
-        lines += [f"**{title}**\n", _options(params)]
+    for title, rows in sections(command, context)[1]:
+        lines += [f"**{title}**\n", _options(rows)]
     example = str(command.epilog).partition("Example:")[2].strip()
     lines.append(f"Example: `{example}`\n")
     return "\n".join(lines)
 
 
-def _options(params: list[Any]) -> str:
-    rows = ["| option | what it does | variable |", "|---|---|---|"]
-    rows += [f"| {_name(param)} | {param.help} | {_variable(param)} |" for param in params]
-    return "\n".join(rows) + "\n"
-
-
-def _name(param: Any) -> str:
-    if param.param_type_name == "argument":
-        return f"`{_argument_name(param)}`".replace("|", "\\|")
-    names = sorted(param.opts, key=len, reverse=True)
-    names[0] = f"{names[0]} {value_name(param)}".rstrip()
-    return ", ".join(f"`{name}`" for name in [*names, *param.secondary_opts])
-
-
-def _variable(param: Any) -> str:
-    return f"`{param.envvar}`" if isinstance(param.envvar, str) else ""
+def _options(rows: Rows) -> str:
+    lines = ["| option | what it does |", "|---|---|"]
+    lines += [f"| `{name.replace(', ', '`, `')}` | {text} |" for name, text in rows]
+    return "\n".join(lines) + "\n"
 
 
 def _argument_name(param: Any) -> str:

@@ -278,38 +278,6 @@ def promising(snapshot: Snapshot) -> tuple[Promise, ...]:
     return tuple(sorted(rich or result, key=_order)[:_MOST_CANDIDATES])
 
 
-def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
-    """The column that an example may group by: one whose values repeat, or likely do. Without `${`
-    in its name, which Spark would substitute in a query's text."""
-    named = [promise for promise in promises if "${" not in promise.column.name]
-    if not named:
-        return None
-    rows = snapshot.rows or 0
-    repeated = [
-        promise
-        for promise in named
-        if promise.values is not None and promise.values * _OF_A_GROUP <= rows
-    ]
-    texts = [promise for promise in named if promise.column.type.kind is Kind.STRING]
-    return (*repeated, *texts, *named)[0].column.name
-
-
-def measure_column(snapshot: Snapshot) -> ColumnName | None:
-    """A column that an example may sum: an amount, not a key."""
-    kinds = (Kind.DECIMAL, Kind.DOUBLE, Kind.FLOAT)
-    return next(
-        (
-            column.name
-            for kind in kinds
-            for column in snapshot.schema
-            if column.type.kind is kind
-            and "${" not in column.name
-            and column.name not in (*snapshot.columns.opaque, *snapshot.partition_columns)
-        ),
-        None,
-    )
-
-
 def _order(promise: Promise) -> tuple[float, bool, int]:
     """Separate files first, then known counts, then many values."""
     return (round(promise.overlap, 2), promise.values is None, -(promise.values or 0))
@@ -352,8 +320,22 @@ class FirstTable(Struct, frozen=True):
 
     @property
     def group_by(self) -> ColumnName | None:
-        """The column that its example query groups by, if any."""
-        return group_column(self.snapshot, self.candidates)
+        """The column that its example query groups by: one whose values repeat, or likely do.
+        Without `${` in its name, which Spark would substitute in a query's text."""
+        named = [promise for promise in self.candidates if "${" not in promise.column.name]
+        rows = self.snapshot.rows or 0
+        repeated = [p for p in named if p.values is not None and p.values * _OF_A_GROUP <= rows]
+        texts = [promise for promise in named if promise.column.type.kind is Kind.STRING]
+        return next((p.column.name for p in (*repeated, *texts, *named)), None)
+
+    @property
+    def measure(self) -> ColumnName | None:
+        """A column that its example query sums: an amount, not a key."""
+        excluded = {*self.snapshot.columns.opaque, *self.snapshot.partition_columns}
+        left = [column for column in self.snapshot.schema if column.name not in excluded]
+        named = [column for column in left if "${" not in column.name]
+        kinds = (Kind.DECIMAL, Kind.DOUBLE, Kind.FLOAT)
+        return next((c.name for kind in kinds for c in named if c.type.kind is kind), None)
 
 
 def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
@@ -412,10 +394,10 @@ def _partitions(table: FirstTable) -> Iterator[str]:
 def _query(table: FirstTable) -> Iterator[str]:
     if table.group_by is None:
         return
-    column, measure = _sql(table.group_by), measure_column(table.snapshot)
+    column = _sql(table.group_by)
     name, call = "row_count", "COUNT(*)"
-    if measure is not None:
-        name, call = "total", f"SUM({_sql(measure)})"
+    if table.measure is not None:
+        name, call = "total", f"SUM({_sql(table.measure)})"
     yield f"  top_of_{table.name}:"
     yield "    sql: |"
     yield f"      SELECT {column}, {call} AS {name} FROM {_sql(table.name)}"
