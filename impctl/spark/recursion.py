@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.data.schema import LONG
-from impctl.engine.operator import LIMITS, Limits, level_limits
+from impctl.engine.operator import Limits, level_limits
 from impctl.errors import QueryError
 from impctl.plan.lineage import is_sketched_for_answer
 from impctl.plan.nodes import BestOnly, Fixpoint, Plan, Query
@@ -51,10 +51,6 @@ Tell = Callable[[str], None]
 """Is called with each step that begins, as one short line."""
 
 
-def tell_nobody(line: str) -> None:
-    """Report nothing."""
-
-
 _ROUND = "round {:,} of {}, rows so far: {:,}, new: {:,}"
 
 
@@ -64,8 +60,8 @@ class Rounds(Struct, frozen=True):
     rows of a plan's own accesses. Counting rows for `tell` costs no extra job."""
 
     spark: SparkSession
-    limits: Limits = LIMITS
-    tell: Tell = tell_nobody
+    limits: Limits
+    tell: Tell
     known: dict[AccessId, DataFrame] = field(default_factory=dict)
 
     def frames_over(self, plan: Plan, frames: Frames) -> Frames:
@@ -175,8 +171,8 @@ def capture_recursive(
     frames: Frames,
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
-    limits: Limits = LIMITS,
-    tell: Tell = tell_nobody,
+    limits: Limits,
+    tell: Tell,
 ) -> dict[AccessId, RangeSet]:
     """As `capture_sketches`, for any query; UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
@@ -328,8 +324,8 @@ def derives_all(
     frames: Frames,
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
-    limits: Limits = LIMITS,
-    tell: Tell = tell_nobody,
+    limits: Limits,
+    tell: Tell,
 ) -> bool:
     """Whether the fixpoint has all its rows over the sketches `held` alone. `frames` have the
     columns of the partitions."""
