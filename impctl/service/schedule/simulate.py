@@ -866,7 +866,7 @@ class ReplayedQuery(Struct):
     def most(self, until: float, now: float) -> float:
         """No less than the estimate of a step at any time until then; 0 where nothing comes."""
         stream, last = self.stream, self.stream.until(until)
-        if last == self.seen:
+        if last <= self.seen:
             return 0.0
         coming = 0.0 if self.trigger.ready_within is None else self._coming(now)
         rows, size = stream.amount(self.seen, last)
