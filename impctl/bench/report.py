@@ -39,16 +39,7 @@ from impctl.bench.quantity import (
     times,
     unit_of,
 )
-from impctl.bench.record import (
-    LEAST,
-    SINGLE,
-    Cell,
-    Chart,
-    Figure,
-    Label,
-    Record,
-    RecordKind,
-)
+from impctl.bench.record import LEAST, SINGLE, Cell, Chart, Figure, Label, Record, RecordKind
 from impctl.bench.summary import (
     PAIRS,
     FigureColumn,

@@ -25,12 +25,7 @@ from impctl.cli.application import PENDING
 from impctl.cli.job import Job
 from impctl.cli.options import COMPLETION_VARIABLE
 from impctl.cli.process import Display, discard_output, lost_messages
-from impctl.cli.signals import (
-    DROPPED_HINT,
-    INTERRUPTED_MESSAGE,
-    delay_interrupts,
-    raise_on_signal,
-)
+from impctl.cli.signals import DROPPED_HINT, INTERRUPTED_MESSAGE, delay_interrupts, raise_on_signal
 from impctl.errors import (
     ImpctlError,
     InterruptedRunError,

@@ -427,13 +427,7 @@ def query(
         versions = tuple(at) if at else None
         request = QueryRequest(name, tuple(param or ()), sql, versions, sketch, require_sketch)
         return query(
-            ctx,
-            request,
-            by,
-            where=where,
-            limit=limit,
-            out=out,
-            escape_formulas=escape_formulas,
+            ctx, request, by, where=where, limit=limit, out=out, escape_formulas=escape_formulas
         )
 
     return _showing_rows(run, rows_as, out, escape_formulas).on_context(use_case)

@@ -88,10 +88,7 @@ def complete_path(incomplete: str) -> list[str]:
 
 
 def _completions(
-    section: str,
-    context: typer.Context,
-    parameters: tuple[str, ...],
-    incomplete: str,
+    section: str, context: typer.Context, parameters: tuple[str, ...], incomplete: str
 ) -> list[str]:
     # The parser reads no argument while an option lacks its value, so a file among the arguments
     # precedes the parameter, which may be the default.

@@ -291,11 +291,7 @@ def compile_plan(
     keyed_fixpoints = keyed_rows(root, key_columns)
 
     def compiled(
-        top: Plan,
-        keys: KeyColumns,
-        blocks: Sequence[PlannedBlock] = (),
-        *,
-        has_doubts: bool = True,
+        top: Plan, keys: KeyColumns, blocks: Sequence[PlannedBlock] = (), *, has_doubts: bool = True
     ) -> Dataflow:
         rows = counted(top) if answer is None and not blocks else top
         chain = nodes_to(rows)

@@ -18,16 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from impctl.data.schema import (
-    BOOLEAN,
-    DOUBLE,
-    LONG,
-    TEMPORAL,
-    TIMESTAMP,
-    Kind,
-    SqlType,
-    decimal,
-)
+from impctl.data.schema import BOOLEAN, DOUBLE, LONG, TEMPORAL, TIMESTAMP, Kind, SqlType, decimal
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, all_null
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast import MICROS_PER_DAY, cast

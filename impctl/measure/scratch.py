@@ -19,12 +19,7 @@ from impctl.service.capture import capture_query
 from impctl.service.context import Context
 from impctl.service.fill import capture_sketches_alone, filled_circuit, needed
 from impctl.service.filters import Pruned, filters_of
-from impctl.service.maintenance_plan import (
-    QueryState,
-    chooser_for,
-    chosen_plan,
-    reopened,
-)
+from impctl.service.maintenance_plan import QueryState, chooser_for, chosen_plan, reopened
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, read_choice, written_query
 from impctl.service.spark_answer import answer_table

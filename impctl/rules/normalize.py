@@ -15,12 +15,7 @@ from impctl.plan import nodes as p
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.functions import VOLATILE
 from impctl.plan.lineage import LeafPath, NotFollowedError, paths_of
-from impctl.plan.recursion import (
-    NotBestOnlyError,
-    best_of_groups,
-    best_only,
-    outer_fixpoints,
-)
+from impctl.plan.recursion import NotBestOnlyError, best_of_groups, best_only, outer_fixpoints
 from impctl.safety.transfer import rank_bound
 from impctl.types import AttributeId
 

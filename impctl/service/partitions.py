@@ -13,12 +13,7 @@ from impctl.errors import UsageError
 from impctl.expr.numeric import INTEGRAL_BITS
 from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.sketch import PARTITIONABLE, BoundaryValue, RangePartition, RangeSet
-from impctl.tables.sample import (
-    sample_values,
-    starts_of,
-    value_weights,
-    with_overlaps,
-)
+from impctl.tables.sample import sample_values, starts_of, value_weights, with_overlaps
 from impctl.tables.statistics import file_bounds
 from impctl.workload.yaml import suggestion
 

@@ -10,12 +10,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
-from impctl.compile.session import (
-    MaintainedQuery,
-    TouchedQuery,
-    converted_session,
-    needs_rows,
-)
+from impctl.compile.session import MaintainedQuery, TouchedQuery, converted_session, needs_rows
 from impctl.data.vector import Ints, from_arrow
 from impctl.service.capture import commit_capture
 from impctl.service.context import Context, collect_results

@@ -27,14 +27,7 @@ from impctl.data.schema import (
 from impctl.expr import nodes as e
 from impctl.expr.functions import number_type
 from impctl.expr.types import narrowed, rounded_type, type_of, uncounted
-from impctl.plan.functions import (
-    AGGREGATES,
-    FOREIGN,
-    GENERATORS,
-    SCALARS,
-    VOLATILE,
-    WINDOW_ONLY,
-)
+from impctl.plan.functions import AGGREGATES, FOREIGN, GENERATORS, SCALARS, VOLATILE, WINDOW_ONLY
 from impctl.sql import literals
 from impctl.sql.scope import Names, ParseContext, did_you_mean
 from impctl.sql.text import Node, SqlText

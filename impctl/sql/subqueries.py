@@ -577,12 +577,7 @@ def _exists(
     return JoinedSubquery(kind, source.plan, condition, span)
 
 
-def _in(
-    node: exp.In,
-    kind: p.JoinKind,
-    span: e.Span | None,
-    reader: ExprReader,
-) -> JoinedSubquery:
+def _in(node: exp.In, kind: p.JoinKind, span: e.Span | None, reader: ExprReader) -> JoinedSubquery:
     subject = without_parentheses(node.this)
     operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
     query = unwrapped(node.args["query"])

@@ -17,13 +17,7 @@ from impctl.store.records import Collected, Leftover, OldVersions, RunRef
 if TYPE_CHECKING:
     from impctl.data.pages import StoredTable
     from impctl.forecast import History
-    from impctl.store.records import (
-        KeptVersion,
-        RunCost,
-        RunRecord,
-        StateChoiceBasis,
-        StoredQuery,
-    )
+    from impctl.store.records import KeptVersion, RunCost, RunRecord, StateChoiceBasis, StoredQuery
     from impctl.store.rows import Partitions
     from impctl.types import QueryName, TableName, TableVersion
 

@@ -47,13 +47,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.forecast import History
-    from impctl.store.records import (
-        MaintainCommit,
-        NewCapture,
-        Run,
-        RunRecord,
-        StateChoiceBasis,
-    )
+    from impctl.store.records import MaintainCommit, NewCapture, Run, RunRecord, StateChoiceBasis
     from impctl.store.rows import Apply
     from impctl.types import QueryName, TableName
 

@@ -36,14 +36,7 @@ from impctl.tables.snapshot import (
     logged_file,
     read_schema,
 )
-from impctl.tables.source import (
-    Action,
-    DeltaSource,
-    LogEntry,
-    is_of_rows,
-    other_history,
-    recreated,
-)
+from impctl.tables.source import Action, DeltaSource, LogEntry, is_of_rows, other_history, recreated
 from impctl.tables.storage import file_uri
 
 if TYPE_CHECKING:
@@ -606,10 +599,7 @@ def _from_change_feed(
 
 
 def _is_steady(
-    before: Snapshot,
-    after: Snapshot,
-    entries: Sequence[LogEntry],
-    columns: tuple[ColumnName, ...],
+    before: Snapshot, after: Snapshot, entries: Sequence[LogEntry], columns: tuple[ColumnName, ...]
 ) -> bool:
     """Whether the feed was on and the columns were unchanged at every commit of the range."""
     if not before.has_change_feed or before.column_mapping is not None:

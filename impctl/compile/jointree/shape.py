@@ -77,9 +77,7 @@ def planned_blocks(root: p.Plan, *, has_answer: bool = False) -> tuple[PlannedBl
 
 
 def _planned(
-    branch: p.Plan,
-    block: Block | NoTree,
-    joined: tuple[p.ComputedColumn, ...] | None = None,
+    branch: p.Plan, block: Block | NoTree, joined: tuple[p.ComputedColumn, ...] | None = None
 ) -> PlannedBlock:
     if isinstance(block, NoTree):
         return PlannedBlock(branch, None, block)

@@ -13,19 +13,8 @@ from msgspec import Struct
 from impctl.data.keys import distinct_values, key_codes
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, slice_positions
-from impctl.engine.batch import (
-    Batch,
-    consolidated,
-    disagreement,
-    stacked_batches,
-    stacked_or_empty,
-)
-from impctl.engine.fixpoint.frontier import (
-    DerivationTags,
-    Recursion,
-    TagsAtEnd,
-    apart_in_memory,
-)
+from impctl.engine.batch import Batch, consolidated, disagreement, stacked_batches, stacked_or_empty
+from impctl.engine.fixpoint.frontier import DerivationTags, Recursion, TagsAtEnd, apart_in_memory
 from impctl.engine.fixpoint.rows import (
     NUMBER,
     RowNumbers,

@@ -10,21 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from impctl.data.keys import (
-    distinct_values,
-    key_codes,
-    starts_in,
-    when_many,
-)
+from impctl.data.keys import distinct_values, key_codes, starts_in, when_many
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, slice_positions
-from impctl.engine.batch import (
-    Batch,
-    consolidated,
-    never_held,
-    stacked_batches,
-    stacked_or_empty,
-)
+from impctl.engine.batch import Batch, consolidated, never_held, stacked_batches, stacked_or_empty
 from impctl.engine.extremes import ranks_of
 from impctl.engine.fixpoint.rows import (
     ALL,

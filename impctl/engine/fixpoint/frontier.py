@@ -12,12 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from impctl.data.keys import (
-    distinct_values,
-    key_codes,
-    normalise,
-    starts_in,
-)
+from impctl.data.keys import distinct_values, key_codes, normalise, starts_in
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import (

@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from impctl.data.keys import (
-    are_codes,
-    code_of,
-    distinct_values,
-    key_codes,
-    same_keys,
-    when_many,
-)
+from impctl.data.keys import are_codes, code_of, distinct_values, key_codes, same_keys, when_many
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector, concat, slice_positions
 from impctl.engine.batch import Batch, empty_batch, never_held

@@ -471,10 +471,7 @@ def choose_state(
 
 
 def weigh_state(
-    ctx: Context,
-    store: StoreReader,
-    specs: Sequence[QuerySpec],
-    coming: Expectations | None = None,
+    ctx: Context, store: StoreReader, specs: Sequence[QuerySpec], coming: Expectations | None = None
 ) -> WeighedState:
     """The same without a choice."""
     queries, troubles, fixed = _all_opened(ctx, store, specs)

@@ -375,10 +375,7 @@ class Expectations(Struct, frozen=True, dict=True):
 
 
 def expectations(
-    ctx: Context,
-    store: StoreReader | None,
-    tables: Iterable[TableName],
-    now: float | None = None,
+    ctx: Context, store: StoreReader | None, tables: Iterable[TableName], now: float | None = None
 ) -> Expectations:
     """Expected changes for queries over these tables, by all that is known now. `now` is in seconds
     since 1970, None for that of the run."""

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 
 def create_table(
-    path: str,
-    data: pa.Table | pa.RecordBatchReader | pa.Schema,
-    *,
-    file_bytes: int | None = None,
+    path: str, data: pa.Table | pa.RecordBatchReader | pa.Schema, *, file_bytes: int | None = None
 ) -> None:
     """Write version 0 of a new table, with a change feed; a schema alone gives an empty one.
     `file_bytes` is the approximate size of a data file. UsageError if the path exists already."""
