@@ -162,8 +162,13 @@ def tree(root: type[ImpctlError] = ImpctlError) -> list[type[ImpctlError]]:
     return [root] + [result for kind in own for result in tree(kind)]
 
 
-OF_MANY = {errors.WorkloadError, errors.QueriesFailedError, errors.InvariantError}
-"""Made of several errors, or with a hint of their own: not raised by a message and a hint."""
+OF_MANY = {
+    errors.WorkloadError,
+    errors.QueriesFailedError,
+    errors.ProblemsFoundError,
+    errors.InvariantError,
+}
+"""Made of several errors, or with a hint or code of their own: not raised by a message and a hint."""
 
 
 @pytest.mark.slow
