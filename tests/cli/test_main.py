@@ -168,7 +168,7 @@ OF_MANY = {
     errors.ProblemsFoundError,
     errors.InvariantError,
 }
-"""Made of several errors, or with a hint or code of their own: not raised by a message and a hint."""
+"""Made of several errors, or with a hint or exit code of their own."""
 
 
 @pytest.mark.slow
