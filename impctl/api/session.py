@@ -46,7 +46,6 @@ from impctl.service.results import (
     WithoutResult,
 )
 from impctl.service.settings import (
-    DEFAULT_INTERVAL,
     NOW,
     PREFIX,
     SHARED_STORE,
@@ -105,6 +104,20 @@ def settings_from(
         now=environ.get(NOW) or None,
         **{name: value for name, value in picked.items() if value is not None},
     )
+
+
+def request_from(
+    query: QueryName | None,
+    params: Params | None,
+    sql: str | None,
+    at: At | None,
+    sketch: str | None,
+    required: bool,
+    environ: Mapping[str, str],
+) -> QueryRequest:
+    """Read what is asked of a query; `sketch` says when to use the sketch."""
+    use = _picked("sketch", sketch, environ, SketchPolicy) or SketchPolicy.AUTO
+    return QueryRequest(query, params or (), sql, at, use, required)
 
 
 def seconds_from(name: str, given: float | str | None) -> float | None:
@@ -385,7 +398,6 @@ class OpenWorkload:
         """
         begin, look = seconds_from("since", since), seconds_from("interval", interval)
         disks, triggers = texts_from("disk", disk), texts_from("trigger", trigger)
-        look = DEFAULT_INTERVAL if look is None else look
         request = SimulateRequest(begin, disks, triggers, look)
 
         def use_case(ctx: Context) -> Outcome:
@@ -437,8 +449,7 @@ class OpenWorkload:
         """
         from impctl.service.rewrite import rewrite
 
-        use = _picked("sketch", sketch, {}, SketchPolicy) or SketchPolicy.AUTO
-        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        request = request_from(query, params, sql, at, sketch, require_sketch, {})
         return self._one(RewriteResult, lambda ctx: rewrite(ctx, request, files))
 
     def query(
@@ -462,8 +473,7 @@ class OpenWorkload:
         from impctl.service.query import query as answered
 
         who = _picked("by", by, os.environ, AnsweredBy) or AnsweredBy.AUTO
-        use = _picked("sketch", sketch, os.environ, SketchPolicy) or SketchPolicy.AUTO
-        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        request = request_from(query, params, sql, at, sketch, require_sketch, os.environ)
         return self._one(QueryResult, lambda ctx: answered(ctx, request, who, where=where))
 
     def changes(
@@ -524,8 +534,7 @@ class OpenWorkload:
         """
         from impctl.service.rewrite import dataframe
 
-        use = _picked("sketch", sketch, os.environ, SketchPolicy) or SketchPolicy.AUTO
-        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        request = request_from(query, params, sql, at, sketch, require_sketch, os.environ)
         frame, texts = self._run(lambda ctx: dataframe(ctx, request))
         # The caller's line is above this function.
         warn_caller(texts, depth=3)
@@ -548,8 +557,7 @@ class OpenWorkload:
         """
         from impctl.service.rewrite import files
 
-        use = _picked("sketch", sketch, {}, SketchPolicy) or SketchPolicy.AUTO
-        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        request = request_from(query, params, sql, at, sketch, require_sketch, {})
         listed, texts = self._run(lambda ctx: files(ctx, request))
         warn_caller(texts, depth=3)
         return listed

@@ -48,7 +48,6 @@ from impctl.cli.process import Display
 from impctl.errors import ImpctlError, UsageError
 from impctl.service.settings import (
     DEFAULT_FILE,
-    DEFAULT_INTERVAL,
     DISK,
     AnsweredBy,
     Example,
@@ -631,8 +630,7 @@ def simulate(
 
     Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
     """
-    look = DEFAULT_INTERVAL if interval is None else interval
-    request = SimulateRequest(since, tuple(disk or ()), tuple(trigger or ()), look)
+    request = SimulateRequest(since, tuple(disk or ()), tuple(trigger or ()), interval)
     # The variable is the present limit, as for other commands; the flag is for the settings.
     run = replace(run, options={**run.options, "disk": os.environ.get(DISK) or None})
 

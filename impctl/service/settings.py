@@ -237,13 +237,13 @@ class SimulateRequest(Struct, frozen=True):
     """What `simulate` replays, and in which settings; texts are as the flags have them.
 
     Commits of the last `since` seconds; None: all that are known. Every one of `disks` by every one
-    of `triggers`; `look` are the seconds between two looks.
+    of `triggers`; `look` are the seconds between two looks; None: the default.
     """
 
     since: float | None = None
     disks: tuple[str, ...] = ()
     triggers: tuple[str, ...] = ()
-    look: float = DEFAULT_INTERVAL
+    look: float | None = None
 
 
 class Example(StrEnum):

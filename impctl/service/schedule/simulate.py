@@ -46,7 +46,7 @@ from impctl.service.schedule.due import (
     trigger_of,
 )
 from impctl.service.schedule.forecast import Expectations, Expected, Tables
-from impctl.service.settings import SimulateRequest
+from impctl.service.settings import DEFAULT_INTERVAL, SimulateRequest
 from impctl.service.text import moment_text, size_text
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, RunRecord
@@ -95,7 +95,8 @@ def simulate(
         )
     if any(ctx.workload.tables[name].expiry for name in names):
         warnings.append(_NO_EXPIRY)
-    model = Model(ctx, store, specs, replay, request.look)
+    look = DEFAULT_INTERVAL if request.look is None else request.look
+    model = Model(ctx, store, specs, replay, look)
     figures = []
     for number, setting in enumerate(settings, start=1):
         ctx.reporter.step(f"replaying {setting.name}", number, len(settings))
@@ -104,12 +105,12 @@ def simulate(
         source="the histories of the tables",
         since=datetime.fromtimestamp(replay.since, UTC),
         until=datetime.fromtimestamp(replay.until, UTC),
-        look_s=request.look,
+        look_s=look,
         commits={name: len(commits) for name, commits in replay.commits.items()},
         rows=replay.rows,
         costs_by=model.costs_by,
         settings=tuple(figures),
-        recorded=_recorded(store, model, settings[0], request.look),
+        recorded=_recorded(store, model, settings[0], look),
     )
     return Outcome((result,), (*warnings, *replay.warnings, *model.warnings))
 
