@@ -224,7 +224,7 @@ def read_choice(
     while away := _not_worth_it(prepared, pruned, plain):
         unused |= away
         # Again: the rest of a table narrows the tables that it is joined with.
-        used = ReadChoice(pruned, plain, unused).used(sketches)
+        used = [sketch for sketch in sketches if sketch.table not in unused]
         pruned = filters_of(tables, prepared, used, versions) if used else plain
     return ReadChoice(pruned, plain, unused)
 

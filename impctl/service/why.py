@@ -515,7 +515,7 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: p.Plan) -> Absorbe
     core = again.prepared.core if again.plan.core is None else again.plan.core
     if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*core.walk()]:
         return None
-    QueryState(again.plan, stored, store.load_runs(spec.name))
+    QueryState(again.plan, stored, store.load_runs(spec.name))  # Restores the circuit's state.
     now = store.load(spec.name)
     if now is None or now.generation != stored.generation:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -394,13 +394,9 @@ def read_changes(
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
         return no_changes(after, wanted)
-    before: Snapshot | None = None
-
-    def start() -> Snapshot:
-        return source.snapshot(since) if before is None else before
-
-    if may_change_metadata:
-        before = source.snapshot(since)
+    start = cache(partial(source.snapshot, since))
+    before = start() if may_change_metadata else None
+    if before is not None:
         if before.table_id != after.table_id:
             raise recreated(source)
         check_same_columns(before.columns, since, after, wanted)

@@ -8,11 +8,13 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import HistoryGoneError, ImpctlError, StorageError, TableError, UnsupportedError
@@ -265,16 +267,19 @@ def spellings(present: Iterable[str]) -> dict[str, list[str]]:
 # read per file.
 
 
-class Miscopied(Struct):
+class Miscopied(Struct, frozen=True):
     """The columns that deltalake would copy wrongly, by reason."""
 
-    as_int96: set[ColumnName] = set()
-    respelled: set[ColumnName] = set()
-    in_old_calendar: set[ColumnName] = set()
+    as_int96: frozenset[ColumnName] = frozenset()
+    respelled: frozenset[ColumnName] = frozenset()
+    in_old_calendar: frozenset[ColumnName] = frozenset()
 
     @property
-    def columns(self) -> set[ColumnName]:
+    def columns(self) -> frozenset[ColumnName]:
         return self.as_int96 | self.respelled | self.in_old_calendar
+
+    def __or__(self, other: Miscopied) -> Miscopied:
+        return Miscopied(*map(or_, astuple(self), astuple(other)))
 
 
 def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> Miscopied:
@@ -287,7 +292,7 @@ def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = Non
             footer = opened.footer(file)
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error
-        expected.add_miscopied(footer, result)
+        result |= expected.miscopied(footer)
     return result
 
 
@@ -313,22 +318,25 @@ class ExpectedNames(Struct, frozen=True):
         columns = {stored.lower(): column for column, stored in physical.items()}
         return cls(columns, frozenset(physical.values()), fields)
 
-    def add_miscopied(self, file: pq.FileMetaData, result: Miscopied) -> Miscopied:
-        """Add the columns that deltalake would copy wrongly from this file, which may have more."""
+    def miscopied(self, file: pq.FileMetaData) -> Miscopied:
+        """The columns that deltalake would copy wrongly from this file; it may have others."""
         leaves = [file.schema.column(at) for at in range(len(file.schema))]
         old = hybrid_columns(file, [leaf.path for leaf in leaves])
+        as_int96: set[ColumnName] = set()
+        respelled: set[ColumnName] = set()
+        in_old_calendar: set[ColumnName] = set()
         for at, leaf in enumerate(leaves):
             place = self._column(leaf.path)
             if place is None:
                 continue
             column, is_exact = place
             if leaf.physical_type == "INT96":
-                result.as_int96.add(column)
+                as_int96.add(column)
             if not is_exact:
-                result.respelled.add(column)
+                respelled.add(column)
             if leaf.path in old and not is_surely_modern(file, at):
-                result.in_old_calendar.add(column)
-        return result
+                in_old_calendar.add(column)
+        return Miscopied(*map(frozenset, (as_int96, respelled, in_old_calendar)))
 
     def _column(self, path: str) -> tuple[ColumnName, bool] | None:
         """The table's column of a leaf, and whether all names on the path are spelled alike. A name

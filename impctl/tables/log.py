@@ -505,7 +505,7 @@ _AT_ONCE = 8
 
 def has_faithful_copies(entries: Sequence[LogEntry], after: Snapshot) -> bool:
     """Whether these commits' copies are surely right; `after` has the columns."""
-    from impctl.tables.files import DataFiles, ExpectedNames, Miscopied
+    from impctl.tables.files import DataFiles, ExpectedNames
 
     paths = copied_by_others(entries)
     if not paths:
@@ -517,7 +517,7 @@ def has_faithful_copies(entries: Sequence[LogEntry], after: Snapshot) -> bool:
 
     def is_well_read(path: str) -> bool:
         footer = opened.try_footer(logged_file(after.path, path))
-        return footer is not None and not expected.add_miscopied(footer, Miscopied()).columns
+        return footer is not None and not expected.miscopied(footer).columns
 
     if len(paths) == 1:
         return is_well_read(paths[0])

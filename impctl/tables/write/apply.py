@@ -519,7 +519,7 @@ class TargetTable:
         self._stamp: Stamp | None = None
 
     def renew(self) -> DeltaSource:
-        """Follow the log; the table is opened again unless it is surely the same log."""
+        """Follow the log; the table is opened again unless this is known to be the same log."""
         source = self.source
         moved: DeltaSource | None = source
         if self._entry(source.version + 1) is not None:
