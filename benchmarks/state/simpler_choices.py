@@ -115,8 +115,8 @@ def _recycled(model: StateModel, budget: int, rates: list[float]) -> dict[str, P
     cheap = evaluate(model, kept).per_kind
     worth = {}
     for piece in _choosable(model):
-        dear = evaluate(model, {**kept, piece.name: least[piece.name]}).per_kind
-        each = zip(rates, dear, cheap, strict=True)
+        costly = evaluate(model, {**kept, piece.name: least[piece.name]}).per_kind
+        each = zip(rates, costly, cheap, strict=True)
         saved = sum(rate * (one - other) for rate, one, other in each)
         worth[piece.name] = saved / max(1, _bytes(piece))
     return _kept(model, budget, worth)

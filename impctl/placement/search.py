@@ -370,14 +370,14 @@ def _reason(model: StateModel, piece: Piece, mode: PieceMode) -> str:
 
 
 def _difference(
-    model: StateModel, dear: Sequence[float], cheap: Sequence[float], when: str, nothing: str
+    model: StateModel, costly: Sequence[float], cheap: Sequence[float], when: str, nothing: str
 ) -> str:
     """The kind of change with the largest difference in cost, and what each run adds."""
-    daily = [kind.rate * (d - c) for kind, d, c in zip(model.kinds, dear, cheap, strict=True)]
+    daily = [kind.rate * (d - c) for kind, d, c in zip(model.kinds, costly, cheap, strict=True)]
     index = max(range(len(daily)), key=daily.__getitem__, default=None)
     if index is None or daily[index] <= 0:
         return nothing
-    name, more = _named(model.kinds[index]), dear[index] - cheap[index]
+    name, more = _named(model.kinds[index]), costly[index] - cheap[index]
     note = f" (from {model.runs[index]} runs)" if model.runs and model.runs[index] else ""
     return f"{name}, and each change takes {number(more)} ms more {when}{note}"
 

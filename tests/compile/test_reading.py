@@ -282,7 +282,7 @@ def output_rows(output: Sequence[Batch | None], sql: str) -> Counter[object]:
     (batch,) = output or (None,)
     if batch is None or not len(batch):
         return Counter()
-    # Above sums of doubles no values are told, and the circuit ends below.
+    # Above sums of doubles no values are reported, and the circuit ends below.
     names = {one.id for one in root_of(sql).attributes} & batch.columns.keys()
     columns = {name: batch.columns[name] for name in names}
     return said(Batch(columns, batch.weights, batch.tags))

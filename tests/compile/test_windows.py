@@ -308,7 +308,7 @@ def kept(name: str) -> Kept:
     return result
 
 
-def anew(name: str, rows: Sequence[Row]) -> MaintainedQuery:
+def filled(name: str, rows: Sequence[Row]) -> MaintainedQuery:
     session = MaintainedQuery(kept(name).compiled())
     session.load([("sales", table_of(rows))])
     return session
@@ -347,10 +347,10 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
     """Sketches, counts and the reference's sketches after each of some batches."""
     rng = random.Random(seed)
     rows: list[Row] = [random_row(rng) for _ in range(rng.randrange(6, 14))]
-    session, stored = anew(name, rows), {}
+    session, stored = filled(name, rows), {}
     for _ in range(4):
         session.step({"sales": changes(rng, rows)})
-        assert counts_of(session) == counts_of(anew(name, rows)), (name, rows)
+        assert counts_of(session) == counts_of(filled(name, rows)), (name, rows)
         lineage = annotate(kept(name).query.root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
         for access, result in session.ranges().items():
             part = kept(name).partitions[access]

@@ -369,7 +369,7 @@ def test_what_changes_nothing_is_told_with_its_place_and_reason(
 
 
 def test_sketches_are_those_of_all_lineage_where_it_is_told_so(over: Callable[..., Cli]) -> None:
-    """By default only what is lost is told."""
+    """By default only losses are reported."""
     match = {}
     for lineage, lost in (("answer", LOST.keys()), ("all", set())):
         ran = over(lineage, default=True).good("capture")

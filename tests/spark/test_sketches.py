@@ -27,7 +27,7 @@ from impctl.spark.predicates import rewrite_sql
 from impctl.spark.run import run_sql
 from impctl.spark.sketches import CASE_TREE_BOUNDARIES, capture_sketches, with_range_id
 from impctl.sql.statement import parse_query
-from tests.compile.test_windows import QUERIES, SALES, anew, changes, kept, random_row, table_of
+from tests.compile.test_windows import QUERIES, SALES, changes, filled, kept, random_row, table_of
 from tests.plan.catalogs import listed, schema_of
 from tests.support.random_cases import quarter_then_rest
 
@@ -431,7 +431,7 @@ def frame_of(spark, rows):
 def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
     rng = random.Random(f"{name} 7")
     rows = [random_row(rng) for _ in range(20)]
-    session = anew(name, rows)
+    session = filled(name, rows)
     given = kept(name)
     query, partitions, seen = given.query, given.partitions, 0
     for _ in range(BATCHES):
