@@ -35,9 +35,12 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 def plain(text: str) -> str:
     """`text` with control characters (not tab and newline) escaped."""
-    codes = {ord(character) for character in CONTROL.findall(text)}
-    escapes = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in codes}
-    return text.translate(escapes)
+    return text if text.isprintable() else CONTROL.sub(_escape, text)  # None of them is printable.
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 number_text = number
