@@ -7,7 +7,7 @@ rows apart. `points` cells per pattern and buffer show how time, refills and sta
 
 Law: every cell of a pattern sees the same deletions; a step is timed with its refills; sketches are
 checked against recapture at every point, outside the timed part.
-Out of scope: how a buffer is refilled (`service.table_deltas`).
+Out of scope: how a buffer is refilled (`service.fill`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,13 @@ from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.service.capture import captured_query
 from impctl.service.context import Context, Reporter, Versions, open_context
-from impctl.service.decide import NOT_INCREMENTALLY, StaleQuery, open_task
+from impctl.service.decide import (
+    NOT_INCREMENTALLY,
+    SharedChanges,
+    StaleQuery,
+    needs_of,
+    open_task,
+)
 from impctl.service.engine_answer import engine_cannot, engine_rows
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, shown
@@ -41,7 +47,6 @@ from impctl.service.stored import (
     moved_moments,
     stored_moments,
 )
-from impctl.service.table_deltas import SharedChanges, needs_of
 from impctl.service.text import duration_text
 from impctl.stopwatch import Stopwatch
 from impctl.workload.models import AnsweredBy, QuerySpec

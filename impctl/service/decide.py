@@ -24,11 +24,12 @@ from impctl.errors import (
     ImpctlError,
     PolicyRefusedError,
     RecaptureNeededError,
+    SchemaChangedError,
     TableError,
 )
 from impctl.plan.lineage import moved_conditions
 from impctl.plan.nodes import Plan
-from impctl.service.context import Context, Isolated, limited
+from impctl.service.context import Context, Isolated, Reporter, limited
 from impctl.service.cost_model import if_recapture_is_cheaper, reason_text, recorded
 from impctl.service.filters import files_satisfying
 from impctl.service.maintenance_plan import QueryState, Reopened, check_circuit, reopened
@@ -38,30 +39,195 @@ from impctl.service.stored import (
     check_clock,
     check_definition,
     check_pins,
+    mark_at,
     moved_moments,
     moved_text,
 )
-from impctl.service.table_deltas import ChangeRequest, SharedChanges, TableDelta, is_large, needs_of
 from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.parameters import RUN_INSTANT
+from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunKind, StoredQuery
-from impctl.tables.changes import check_same_columns, check_same_order
-from impctl.tables.log import ChangeSize
+from impctl.tables.changes import Changes, check_same_columns, check_same_order, read_changes
+from impctl.tables.log import ChangeSize, commits_of, size_of
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import read_schema
+from impctl.tables.snapshot import FilesMark, Snapshot, read_schema
+from impctl.types import ColumnName, TableName, TableVersion
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.compile import MaintenancePlan
+    from impctl.compile.compile import Dataflow, MaintenancePlan
     from impctl.compile.flows import Source
     from impctl.engine.batch import Batch
     from impctl.rules.finalize import FinalSteps
+    from impctl.service.fill import GroupedChange
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
     from impctl.store.reader import StoreReader
-    from impctl.types import ColumnName, TableName
+
+
+# Law: per table and span of versions, the change feed is read once, with the columns that any query
+# of the run needs, and every query sees the same rows. If a column of one query is unreadable, each
+# query reads its own, so that only that one fails.
+
+Span = tuple[TableName, TableVersion, TableVersion]
+"""A table's change: after one version, up to another."""
+
+
+class ChangeRequest(Struct, frozen=True):
+    """What one query reads: columns of a table between two versions. `mark` is that of the table's
+    files when its sketch reached `since`. `net_by` are all columns of the table that the query
+    reads, output ones included: a row with equal values in these did not change. None if unknown.
+    """
+
+    table: TableName
+    table_id: str
+    since: TableVersion
+    until: TableVersion
+    columns: tuple[ColumnName, ...]
+    mark: FilesMark | None = None
+    net_by: tuple[ColumnName, ...] | None = None
+
+    @property
+    def span(self) -> Span:
+        return self.table, self.since, self.until
+
+
+def needs_of(tables: PinnedTables, state: QueryState) -> tuple[ChangeRequest, ...]:
+    """What has to be read of every table that changed, to maintain a restored query."""
+    return tuple(
+        ChangeRequest(
+            pin.table,
+            pin.table_id,
+            pin.version,
+            until,
+            state.columns_of(pin.table),
+            state.meta.files.get(pin.table),
+            state.reads.get(pin.table),
+        )
+        for pin in state.stored.pins
+        if (until := tables.source(pin.table).version) != pin.version
+    )
+
+
+class TableDelta(Struct, frozen=True, kw_only=True):
+    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
+    run's newest version, which a batch may stop before. With `grouped`, Spark has grouped the
+    change, and `changes` has no rows. `read_ms` is 0 if it was read for another query."""
+
+    table: TableName
+    changes: Changes
+    until: TableVersion
+    ending: Snapshot
+    mark: str | None
+    files: FilesMark | None
+    grouped: GroupedChange | None = None
+    read_ms: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return self.changes.rows if self.grouped is None else self.grouped.rows
+
+
+def change_up_to(
+    tables: PinnedTables,
+    table: TableName,
+    changes: Changes,
+    until: TableVersion,
+    read_ms: float = 0.0,
+    grouped: GroupedChange | None = None,
+) -> TableDelta:
+    ending = tables.snapshot(table)
+    return TableDelta(
+        table=table,
+        changes=changes,
+        until=until,
+        ending=ending,
+        mark=mark_at(tables, table, until),
+        # Between two batches of versions the log's entry has to suffice.
+        files=ending.mark if ending.version == until else None,
+        grouped=grouped,
+        read_ms=read_ms,
+    )
+
+
+class SharedChanges(Struct):
+    """Changes read so far in this run, and those announced."""
+
+    tables: PinnedTables
+    reporter: Reporter
+    _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
+    _net_by: dict[Span, frozenset[ColumnName] | None] = field(default_factory=dict)
+    """The columns that count for any query; None where one does not say."""
+    _apart: set[Span] = field(default_factory=set)
+    """Spans of which each query reads its own columns."""
+    _read: dict[tuple[Span, FilesMark | None], Changes] = field(default_factory=dict)
+    _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
+    _log_ms: dict[Span, float] = field(default_factory=dict)
+    """Time for entries of the log, which the first reading of the change does not read again."""
+
+    def announce(self, needs: Iterable[ChangeRequest]) -> None:
+        """Announce reads, so that one read serves all."""
+        for need in needs:
+            self._columns.setdefault(need.span, {}).update(dict.fromkeys(need.columns))
+            known = self._net_by.get(need.span, frozenset())
+            if known is None or need.net_by is None:
+                self._net_by[need.span] = None
+            else:
+                self._net_by[need.span] = known | set(need.net_by)
+
+    def size(self, span: Span) -> ChangeSize | None:
+        """The change's size by the log; None where an entry of it cannot be read."""
+        if span not in self._sizes:
+            table, since, until = span
+            watch, source = Stopwatch(), self.tables.source(table)
+            entries = source.entries(since, until)
+            self._sizes[span] = None if entries is None else size_of(commits_of(source, entries))
+            self._log_ms[span] = watch.ms
+        return self._sizes[span]
+
+    def delta(self, need: ChangeRequest) -> TableDelta:
+        """The change as a step takes it, read once for all queries of the run."""
+        changes, read_ms = self.read(need)
+        return change_up_to(self.tables, need.table, changes, need.until, read_ms)
+
+    def read(self, need: ChangeRequest) -> tuple[Changes, float]:
+        """The change and the milliseconds that reading it took; 0 if it was read before."""
+        span = need.span
+        before = self._net_by.get(span)
+        self.announce([need])
+        if (span, need.mark) in self._read and self._net_by[span] == before:
+            return self._read[span, need.mark], 0.0
+        self.reporter.step(f"reading changes of {need.table}")
+        watch = Stopwatch()
+        columns, changes = tuple(self._columns[span]), None
+        if span not in self._apart:
+            try:
+                changes = self._read_columns(need, columns)
+                self._read[span, need.mark] = changes
+            except (SchemaChangedError, TableError):
+                if set(columns) == set(need.columns):
+                    raise
+                # A column that only others need cannot be read.
+                self._apart.add(span)
+        if changes is None:
+            changes = self._read_columns(need, need.columns)
+        return changes, watch.ms + self._log_ms.pop(span, 0.0)
+
+    def _read_columns(self, need: ChangeRequest, columns: tuple[ColumnName, ...]) -> Changes:
+        net_by, shared = need.net_by, self._net_by[need.span]
+        if need.span not in self._apart:
+            net_by = None if shared is None else tuple(sorted(shared))
+        return read_changes(
+            self.tables.source(need.table),
+            need.since,
+            need.until,
+            columns,
+            table_id=need.table_id,
+            held=need.mark,
+            net_by=net_by,
+        )
 
 
 # Law: a decision is all that a run acts on and all that `plan` and `--dry-run` show, so the two
@@ -335,6 +501,8 @@ def _stays(spec: QuerySpec, moved: str, why: str) -> RecaptureNeededError:
 # opened first, so that each table's change is read once for all. What a policy forbids is refused
 # before anything is written; a recapture says why it was chosen.
 
+_MEGABYTE = 1 << 20
+
 Stale = Sequence[tuple[QuerySpec, StoredQuery]]
 NOT_INCREMENTALLY = (RecaptureNeededError, EvaluationError, TableError)
 """What prevents maintenance. Only `auto` recaptures for the last two: the failing row may be
@@ -441,12 +609,19 @@ class Decider:
             decision = replace(
                 decision, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {plan.reason}"
             )
-        elif is_large(self.shared, self.ctx.settings, plan.compiled, needs):
+        elif self._is_large(plan.compiled, needs):
             reason = "a large change, grouped by Spark first"
             return replace(decision, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
         if plan.compiled is not None and plan.compiled.asks_spark:
             return replace(decision, by=f"{ENGINE} and {SPARK}")
         return decision
+
+    def _is_large(self, compiled: Dataflow | None, needs: Sequence[ChangeRequest]) -> bool:
+        """Whether Spark groups the change first: enough bytes changed, and the plan allows it."""
+        if compiled is None or compiled.chain is None or len(needs) != 1:
+            return False
+        size = self.shared.size(needs[0].span)
+        return size is not None and size.bytes > self.ctx.settings.large_change * _MEGABYTE
 
     def _cheaper(self, decision: Decision) -> Decision | None:
         """A recapture if that is estimated to be clearly cheaper. An eager query needs a sketch for

@@ -23,6 +23,8 @@ from impctl.service.decide import (
     Move,
     Stale,
     StaleQuery,
+    TableDelta,
+    change_up_to,
     check_assumptions,
 )
 from impctl.service.pinned import PinnedTables
@@ -44,14 +46,6 @@ from impctl.service.stored import (
     ranges_entry,
     stored_moments,
 )
-from impctl.service.table_deltas import (
-    TableDelta,
-    by_version,
-    change_up_to,
-    grouped_change,
-    refill_text,
-    rows_with,
-)
 from impctl.service.text import named_before
 from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import RUN_INSTANT
@@ -67,9 +61,10 @@ from impctl.store.records import (
     StoredSketch,
     buffer_name,
 )
-from impctl.tables.changes import no_changes
+from impctl.tables.changes import Changes, check_same_columns, no_changes
 from impctl.tables.snapshot import Snapshot
-from impctl.types import AccessId, ColumnName, QueryName, TableName
+from impctl.tables.source import other_history
+from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,7 +184,7 @@ class Maintainer:
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         reader, compiled = None, session.compiled
         if compiled.distant:
-            from impctl.service.partners import PartnerReader
+            from impctl.service.fill import PartnerReader
 
             partitions = self.state.stored.partitions
             reader = PartnerReader(self.ctx, compiled, partitions, self._versions_after(moved))
@@ -205,12 +200,14 @@ class Maintainer:
         move, count = self._move, 0
 
         def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterable[pa.Table]:
+            from impctl.service.fill import refill_rows
+
             change = moved.get(source.table)
             if change is not None:
                 until = self.ctx.tables.snapshot(source.table, change.until)
-                return rows_with(until, source, keys)
+                return refill_rows(until, source, keys)
             assert move is not None, "what did not change is not refilled"
-            return rows_with(move.tables.snapshot(source.table), source, keys)
+            return refill_rows(move.tables.snapshot(source.table), source, keys)
 
         if move is None:
             session.step(changes, table_rows)
@@ -362,6 +359,15 @@ def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> Run
         versions=dict(done.versions),
         cost=cost,
     )
+
+
+def refill_text(groups: int, rows: int) -> str:
+    """The refilling, as in history and results; empty if there was none."""
+    if groups == 0:
+        return ""
+    # A grouping's state refills what lies above it; then no row was read.
+    origin = f" from {count_text(rows, 'row')} of the table" if rows else ""
+    return f"refilled the buffers of {count_text(groups, 'group')}{origin}"
 
 
 # Whether a step may change the answer, counting all columns. Law: `False` only if no database with
@@ -541,6 +547,24 @@ def recapture_results(
     sketches, code, reason = captured.sketches, record.reason_code, record.reason
     results = step_results(before.query, sketches, before.versions, [step], code, reason)
     return [replace(result, elapsed_ms=elapsed_ms) for result in results]
+
+
+def by_version(
+    changes: Changes, until: TableVersion, batch_rows: int
+) -> list[tuple[TableVersion, Changes]]:
+    """Cut the change into batches of whole versions with at least `batch_rows` rows each; the last
+    batch may be smaller. Each has the version that it reaches, the last one `until`."""
+    if changes.ends is None or changes.rows == 0:
+        return [(until, changes)]
+    batches: list[tuple[TableVersion, Changes]] = []
+    start, last = 0, len(changes.weights)
+    for version, end in changes.ends.items():
+        if start < end and (end == last or end - start >= batch_rows):
+            part = changes.table.slice(start, end - start)
+            reached = until if end == last else version
+            batches.append((reached, Changes(part, changes.weights[start:end], changes.method)))
+            start = end
+    return batches
 
 
 # Running decisions. Law: a run does what `service.decide` decided and writes nothing before that. A
@@ -730,12 +754,18 @@ class StaleRun:
         """What each step processes: all tables at once, or eagerly a batch of one table."""
         task, tables = decision.task, self.ctx.tables
         if decision.is_grouped:
+            from impctl.service.fill import grouped_change
+
             assert state.plan.compiled is not None
             need, watch, stored = decision.needs[0], Stopwatch(), state.stored
+            before, after = (tables.snapshot(need.table, at) for at in (need.since, need.until))
+            check_same_columns(before.columns, before.version, after, need.columns)
+            if need.mark is not None and before.mark.digest != need.mark.digest:
+                raise other_history(tables.source(need.table))
             grouped = grouped_change(
-                self.ctx, state.plan.compiled, stored.partitions, need, stored.assumptions
+                self.ctx, state.plan.compiled, stored.partitions, before, after, stored.assumptions
             )
-            nothing = no_changes(tables.snapshot(need.table, need.until), need.columns)
+            nothing = no_changes(after, need.columns)
             return [[change_up_to(tables, need.table, nothing, need.until, watch.ms, grouped)]]
         if not task.is_eager or task.move is not None:
             return [decision.deltas]

@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 from impctl.compile.flows import Readable
 from impctl.measure.scratch import changed_table
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan
-from impctl.service import context, partners
+from impctl.service import context, fill
 from impctl.service.context import Context, OwnSession, open_context
-from impctl.service.partners import PartnerReader
+from impctl.service.fill import PartnerReader
 from impctl.service.pinned import PinnedTables
 from impctl.service.settings import Settings
 from impctl.store.store import Store
@@ -151,7 +151,7 @@ def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(ctx: Context) -> 
 def test_a_join_with_it_is_read_in_slices(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
-    monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
+    monkeypatch.setattr(fill, "_SLICE_ROWS", 100_000)
     monkeypatch.setattr(PartnerReader, "_spark_rows", lambda *_: "a slice")
     scans: list[Plan] = [Scan(table, table, ()) for table in tables]
     plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), scans)

@@ -33,6 +33,7 @@ from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules
 from impctl.service.changes import FollowedAnswer
 from impctl.service.context import Context, open_context
+from impctl.service.decide import SharedChanges
 from impctl.service.result_changes import (
     CHANGE,
     COPIES,
@@ -46,7 +47,6 @@ from impctl.service.result_changes import (
 )
 from impctl.service.settings import Settings
 from impctl.service.step import Maintainer
-from impctl.service.table_deltas import SharedChanges
 from impctl.sql.parameters import Clock
 from impctl.sql.statement import parse_query
 from impctl.store.disk import RealDisk

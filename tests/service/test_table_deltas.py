@@ -25,8 +25,9 @@ from impctl.errors import SchemaChangedError
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
-from impctl.service import table_deltas as shared_changes
-from impctl.service.table_deltas import ChangeRequest, SharedChanges, by_version
+from impctl.service import decide
+from impctl.service.decide import ChangeRequest, SharedChanges
+from impctl.service.step import by_version
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.spark.snapshots import guarded
 from impctl.tables.changes import Changes
@@ -92,7 +93,7 @@ def reads(monkeypatch: MonkeyPatch) -> list[tuple[Any, ...]]:
         result.append((source, since, until, columns, more["table_id"]))
         return change(None, 1)
 
-    monkeypatch.setattr(shared_changes, "read_changes", read)
+    monkeypatch.setattr(decide, "read_changes", read)
     return result
 
 
@@ -134,14 +135,14 @@ def test_reading_the_log_for_the_size_counts_for_the_first_read(
 def test_a_lost_column_harms_one_query(
     reads: list[tuple[Any, ...]], monkeypatch: MonkeyPatch
 ) -> None:
-    willing = shared_changes.read_changes
+    willing = decide.read_changes
 
     def read(source: Any, since: int, until: int, columns: Any, **more: Any) -> Changes:
         if "b" in columns:
             raise SchemaChangedError("Column `b` was replaced")
         return willing(source, since, until, columns, **more)
 
-    monkeypatch.setattr(shared_changes, "read_changes", read)
+    monkeypatch.setattr(decide, "read_changes", read)
     changes = shared()
     changes.announce([need("a"), need("a", "b"), need("c")])
     changes.read(need("a"))

@@ -766,9 +766,8 @@ def convert(
     RetryableError if a table was replaced."""
     from impctl.compile.flows import StoredChoices, Strategy
     from impctl.compile.session import MaintainedQuery, transfer_state
+    from impctl.service.fill import PartnerReader, refill_rows
     from impctl.service.maintenance_plan import QueryState, buffer_sizes, chosen_plan
-    from impctl.service.partners import PartnerReader
-    from impctl.service.table_deltas import rows_with
 
     watch, started_at = Stopwatch(), time.time()
     reopened = query.reopened
@@ -789,7 +788,7 @@ def convert(
 
     def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterator[pa.Table]:
         table = source.table
-        return rows_with(ctx.tables.snapshot(table, query.stored.versions[table]), source, keys)
+        return refill_rows(ctx.tables.snapshot(table, query.stored.versions[table]), source, keys)
 
     transfer_state(state.session, after, partners.whole, table_rows)
     check_not_replaced_meanwhile(query.stored, ctx.tables)

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
-from impctl.service import capture, partners
+from impctl.service import capture, fill
 from impctl.service.budget.costs import chance_of_refill, size_for
 from impctl.store.store import Store
 from impctl.tables import rows
@@ -395,7 +395,7 @@ def test_groups_go_and_come_back_and_no_sketch_notices(
 ) -> None:
     # What is kept again is read in parts, which no group's rows may be spread over.
     monkeypatch.setattr(rows, "BATCH_ROWS", 3)
-    monkeypatch.setattr(partners, "read_batches", partial(rows.read_batches, least=3))
+    monkeypatch.setattr(fill, "read_batches", partial(rows.read_batches, least=3))
     cli = make(names)
     free = cli.workload.read_text()
     kept = free.replace("join: auto}", "join: auto, state: keep}")
