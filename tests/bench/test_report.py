@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -547,52 +548,54 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 
 
 @pytest.mark.slow
-def test_every_chart_is_drawn_and_nothing_complains(shown: Shown, html: str) -> None:
+def test_every_chart_is_drawn_and_answers_keys_and_the_pointer(shown: Shown, html: str) -> None:
     shown.show(html)
     assert shown.complaints() == []
     assert shown.run("return document.querySelectorAll('canvas[data-chart]').length") > 10
     assert shown.run("return performance.getEntriesByType('resource').length") == 0
+    before = shown.picture()
+    shown.press(".keys input", " ")
+    assert shown.picture() != before
+    shown.press(".keys input", " ")
+    assert shown.picture() == before
+    canvas = shown.driver.find_element("css selector", "canvas[data-chart]")
+    shown.run("document.documentElement.style.scrollBehavior = 'auto'")
+    shown.run("arguments[0].scrollIntoView({block: 'center'})", canvas)
+    actions = importlib.import_module("selenium.webdriver.common.action_chains")
+    actions.ActionChains(shown.driver).move_to_element(canvas).perform()
+    waiting = importlib.import_module("selenium.webdriver.support.wait")
+    assert waiting.WebDriverWait(shown.driver, 5).until(lambda _: shown.picture() != before)
 
 
 @pytest.mark.slow
-def test_the_theme_follows_the_system(shown: Shown, html: str) -> None:
-    shown.show(html, theme="dark")
-    dark, picture = shown.background(), shown.picture()
-    shown.theme("light")
-    assert shown.background() != dark
-    assert shown.picture() != picture
-    shown.theme("dark")
-    assert (shown.background(), shown.picture()) == (dark, picture)
-    assert shown.errors() == []
-
-
-@pytest.mark.slow
-def test_paper_has_light_colours_and_open_tables(shown: Shown, html: str) -> None:
-    def seen() -> tuple[str, bool]:
+def test_colours_follow_the_system_and_paper_is_light_with_open_tables(
+    shown: Shown, html: str
+) -> None:
+    def seen() -> tuple[str, str, bool]:
         is_open = "return [...document.querySelectorAll('details')].every((table) => table.open)"
-        return shown.picture(), shown.run(is_open)
+        return shown.background(), shown.picture(), shown.run(is_open)
 
-    shown.show(html, theme="light")
-    light = shown.picture()
     shown.show(html, theme="dark")
-    dark = shown.picture()
-    assert seen() == (dark, False)
+    dark = seen()
+    shown.theme("light")
+    light = seen()
+    assert all(one != other for one, other in zip(dark[:2], light[:2], strict=True))
+    shown.theme("dark")
+    assert seen() == dark
     shown.run("dispatchEvent(new Event('beforeprint'))")
-    assert seen() == (light, True)
+    assert seen()[1:] == (light[1], True)
     shown.run("dispatchEvent(new Event('afterprint'))")
-    assert seen() == (dark, False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_all_text_stands_out(shown: Shown, html: str, theme: str) -> None:
-    shown.show(html, theme=theme)
+    assert seen() == dark
+    assert not dark[2]
+    assert shown.errors() == []
     shown.open_tables()
-    assert shown.run(FAINT) == []
+    for theme in ("dark", "light"):
+        shown.theme(theme)
+        assert shown.run(FAINT) == [], theme
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [320, 390, 800])
+@pytest.mark.parametrize("width", [320, 800])
 def test_a_narrow_page_never_scrolls_sideways(shown: Shown, html: str, width: int) -> None:
     shown.show(html, width=width)
     shown.open_tables()
@@ -603,10 +606,9 @@ def test_a_narrow_page_never_scrolls_sideways(shown: Shown, html: str, width: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_measure_with_all_its_metrics_is_drawn(shown: Shown, theme: str) -> None:
+def test_every_measure_with_all_its_metrics_is_drawn(shown: Shown) -> None:
     record = every_measure_record()
-    shown.show(render_report(record), theme=theme)
+    shown.show(render_report(record))
     assert shown.complaints() == []
     assert shown.run("return document.querySelectorAll('.empty').length") == 0
     drawn = shown.run("return [...document.querySelectorAll('.charts')].map((one) => "
@@ -614,11 +616,15 @@ def test_every_measure_with_all_its_metrics_is_drawn(shown: Shown, theme: str) -
     assert drawn == [True] * len(record.figures)
     shown.open_tables()
     assert shown.run(FAINT) == []
+    shown.theme("dark")
+    assert shown.run(BLANK) == []
+    assert shown.run(FAINT) == []
 
 
 @pytest.mark.slow
 def test_a_phone_shows_break_even_and_that_the_table_goes_on(shown: Shown, html: str) -> None:
     shown.show(html, width=390)
+    assert shown.run("return document.documentElement.scrollWidth") <= 390
     right = """
       const box = [...document.querySelectorAll("#summary .scroll")].pop();
       const head = [...box.querySelectorAll("th")].find((one) => one.textContent === "Break-even");
@@ -627,29 +633,6 @@ def test_a_phone_shows_break_even_and_that_the_table_goes_on(shown: Shown, html:
     assert shown.run(right) < 0
     edges = "return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
     assert shown.run(edges) == "local, local, scroll, scroll"
-
-
-@pytest.mark.slow
-def test_a_legend_hides_and_shows_by_key(shown: Shown, html: str) -> None:
-    shown.show(html)
-    before = shown.picture()
-    shown.press(".keys input", " ")
-    assert shown.picture() != before
-    shown.press(".keys input", " ")
-    assert shown.picture() == before
-
-
-@pytest.mark.slow
-def test_the_pointer_brings_a_tooltip(shown: Shown, html: str) -> None:
-    shown.show(html)
-    before = shown.picture()
-    canvas = shown.driver.find_element("css selector", "canvas[data-chart]")
-    shown.run("document.documentElement.style.scrollBehavior = 'auto'")
-    shown.run("arguments[0].scrollIntoView({block: 'center'})", canvas)
-    actions = importlib.import_module("selenium.webdriver.common.action_chains")
-    actions.ActionChains(shown.driver).move_to_element(canvas).perform()
-    waiting = importlib.import_module("selenium.webdriver.support.wait")
-    assert waiting.WebDriverWait(shown.driver, 5).until(lambda _: shown.picture() != before)
 
 
 @pytest.mark.slow
@@ -688,24 +671,26 @@ def test_hostile_text_runs_nothing(shown: Shown) -> None:
     assert shown.complaints() == []
 
 
+ODD_COSTS: list[dict[Label, float]] = [
+    {},
+    {10: 5.0},
+    {0: 0.0, 5: 0.0},
+    {10: 5.0, 20: 5.0},
+    {"a" * 200: 1e-9, "b": 1e12},
+    {-5: -5.0, 5: 5.0},
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("log", [(), ("x", "y")])
-@pytest.mark.parametrize(
-    "costs",
-    [
-        {},
-        {10: 5.0},
-        {0: 0.0, 5: 0.0},
-        {10: 5.0, 20: 5.0},
-        {"a" * 200: 1e-9, "b": 1e12},
-        {-5: -5.0, 5: 5.0},
-    ],
-)
-def test_odd_records_have_charts(
-    shown: Shown, costs: dict[Label, float], log: tuple[str, ...]
-) -> None:
-    cells = [small_cell({"changes": x}, {"maintain_ms": cost}) for x, cost in costs.items()]
-    chart = Chart("changes", ("maintain_ms",), (), log)
-    shown.show(render_report(small_record(*cells, chart=chart)), width=390)
+def test_odd_costs_have_charts(shown: Shown) -> None:
+    """Each in a figure, on axes of amounts and on logarithmic ones."""
+    figures, cells = [], []
+    for at, (costs, log) in enumerate(product(ODD_COSTS, ((), ("x", "y")))):
+        chart = Chart("changes", ("maintain_ms",), (), log)
+        figures.append(Figure(f"f{at}", f"Figure {at}", "", chart))
+        cells += [
+            small_cell({"changes": x}, {"maintain_ms": c}, f"f{at}") for x, c in costs.items()
+        ]
+    shown.show(render_report(small_record(*cells, figures=tuple(figures))), width=390)
     assert shown.complaints() == []
     assert shown.run("return document.documentElement.scrollWidth") <= 390

@@ -265,30 +265,36 @@ def output_on_terminal(*arguments: object) -> str:
     return on_terminal("-m", "impctl", *arguments, TERM="dumb")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("capture",),
-        ("check",),
-        ("explain",),
-        ("plan",),
-        ("status", "-v"),
-        ("doctor",),
-        ("gc",),
-        ("rewrite",),
-        ("rewrite", "--query", f"no{BIDI}{RAW}[2J"),
-        ("capture", "-vv", "--query", f"no{BIDI}{RAW}[2J"),
-        (f"no{BIDI}{RAW}[2J",),
-    ],
+SPOKEN: tuple[tuple[str, ...], ...] = (
+    *(("capture",), ("check",), ("explain",), ("plan",), ("status", "-v"), ("doctor",), ("gc",)),
+    *(("rewrite",), ("rewrite", "--query", f"no{BIDI}{RAW}[2J")),
+    *(("capture", "-vv", "--query", f"no{BIDI}{RAW}[2J"), (f"no{BIDI}{RAW}[2J",)),
 )
-def test_nothing_drives_a_terminal(workload: Path, arguments: tuple[str, ...]) -> None:
-    command, *rest = arguments
-    shown = output_on_terminal(command, workload, *rest)
-    assert shown
-    assert not [sign for sign in BIDI + RAW if sign in shown], repr(shown)
-    if command in ("check", "explain", "status", "rewrite"):
-        assert "u202e" in shown
+ONE_BY_ONE = """
+import json, sys
+from contextlib import suppress
+from impctl.cli.main import main
+
+workload, commands = sys.argv[1:]
+for command, *rest in json.loads(commands):
+    sys.argv[1:] = [command, workload, *rest]
+    with suppress(SystemExit):
+        main()
+    print("END OF COMMAND", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_nothing_drives_a_terminal(workload: Path) -> None:
+    """One process on the terminal runs all of these commands."""
+    whole = on_terminal("-c", ONE_BY_ONE, workload, json.dumps(SPOKEN), TERM="dumb")
+    for command, *rest in SPOKEN:
+        shown, end, whole = whole.partition("END OF COMMAND\r\n")
+        assert shown, (command, rest)
+        assert end
+        assert not [sign for sign in BIDI + RAW if sign in shown], repr(shown)
+        if command in ("check", "explain", "status", "rewrite"):
+            assert "u202e" in shown
 
 
 @pytest.mark.slow

@@ -400,7 +400,7 @@ def files_in(cli: Cli, name: str) -> int:
 
 
 @pytest.mark.slow
-@random_cases(fast=3, check=12, total=80)
+@random_cases(fast=3, check=6, total=80)
 def test_however_changes_are_read_they_lead_to_the_answer_of_now(kept: Cli, cases: range) -> None:
     """By a look from the answer kept, which commits nothing; by a program that looks again and
     again, whatever others commit meanwhile; and by programs that read the files of `maintain`."""
@@ -805,7 +805,7 @@ def step(
 
 
 @pytest.mark.slow
-@random_cases(20, 54, 400)
+@random_cases(20, 32, 400)
 def test_changes_rebuild_every_answer(cases: range) -> None:
     seen: Counter[str] = Counter()
     for case in cases:
@@ -1044,7 +1044,7 @@ def changed(path: str, rng: random.Random) -> set[int]:
 
 
 @pytest.mark.slow
-@random_cases(fast=8, check=19, total=300)
+@random_cases(fast=8, check=12, total=300)
 def test_no_is_never_wrong(tmp_path: Path, cli_of: CliOf, cases: range) -> None:
     rng, path = random.Random(len(cases)), str(tmp_path / "t")
     configuration = {"delta.enableChangeDataFeed": "true"}

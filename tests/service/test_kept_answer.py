@@ -654,7 +654,7 @@ def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
 
 
 @pytest.mark.slow
-@random_cases(fast=10, check=25, total=200, all_when_long=True)
+@random_cases(fast=10, check=15, total=200, all_when_long=True)
 def test_the_ledger_equals_the_logs(captured: Cli, cases: range) -> None:
     uses = len(cases)
     rng, folder = random.Random(5), captured.folder

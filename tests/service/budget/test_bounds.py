@@ -128,7 +128,7 @@ def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
     [
         pytest.param("few", FEW, [(0,), (1, 2)], id="few"),
         pytest.param(
-            *("cli", QUERIES, [(turn,) for turn in range(6)]), id="many", marks=pytest.mark.slow
+            *("cli", QUERIES, [(turn,) for turn in range(4)]), id="many", marks=pytest.mark.slow
         ),
     ],
 )
