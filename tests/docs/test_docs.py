@@ -209,7 +209,7 @@ def test_make_targets_named_in_the_documents_exist() -> None:
             assert f"\n{target}:" in makefile, (own_page, target)
 
 
-OF_THE_CODE = {"soundness.md", "glossary.md", "architecture.md"}
+OF_THE_CODE = {"glossary.md", "architecture.md"}
 """Pages that speak as the code does, as decisions do."""
 PAGES_OF_WORDS = sorted(
     page

@@ -42,9 +42,6 @@ WORDS = re.compile(
 _NO_PROSE = re.compile(r"\\[dwsb]|\(\?|\[\^|^\s*(?:SELECT|WITH|CREATE|INSERT|DESCRIBE|<)")
 """A pattern, or text in another language."""
 
-ASIDE = frozenset({"soundness.md"})
-"""Documents whose sentences may be long: proofs."""
-
 
 class Sentence(Struct, frozen=True):
     """A sentence, and where it stands."""
@@ -155,7 +152,7 @@ def problems(sentences: Sequence[Sentence]) -> Iterator[str]:
         where = f"{sentence.file}:{sentence.line}"
         for match in WORDS.finditer(sentence.text):
             yield f"{where}: “{match.group()}” in: {sentence.text}"
-        if sentence.words > LONGEST and Path(sentence.file).name not in ASIDE:
+        if sentence.words > LONGEST:
             yield f"{where}: {sentence.words} words: {sentence.text}"
 
 
