@@ -7,6 +7,7 @@ from math import log1p
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -28,87 +29,80 @@ if TYPE_CHECKING:
     from impctl.data.vector import Bools, Floats, Ints
 
 
-# The best modes of all pieces of one query, for every budget at once: the undominated points of
-# bytes and cost, of which the one with more bytes is cheaper. Costs of pieces add up, so the points
-# of all pieces are the sums of their own, combined piece by piece. For every dropped point there is
-# one with no more bytes and no more cost, or at most the thinning share more for each piece with a
-# choice.
+# The best modes of all pieces, for every budget at once: the undominated points of bytes and cost,
+# of which the one with more bytes is cheaper. Queries share no pieces, and costs of pieces add up,
+# so the points of all pieces of all queries are the sums of their own, combined piece by piece. For
+# every dropped point there is one with no more bytes and no more cost, or at most the thinning
+# share more for each piece with a choice, together at most about ten times that share.
 
 THIN = 0.001  # The relative cost by which points must differ to be kept apart; 0 keeps all
-_AT_ONCE = 1 << 20  # Pairs of points compared in one array
+_PIECES = 10
+"""Pieces with a choice from which on points are kept apart at smaller differences."""
 _MODES = tuple(PieceMode)
 
 
 class Frontier(Struct, frozen=True, eq=False):
     """Points by rising `bytes` (int64) and falling `cost` (float64, milliseconds a day), both of
-    shape (points,). `chosen` has the mode of each named piece at each point, by its position in
-    `PieceMode`, of shape (points, names)."""
+    shape (points,). `chosen` has the mode of each piece at each point, by its position in
+    `PieceMode`, of shape (points, pieces)."""
 
     bytes: Ints
     cost: Floats
-    names: tuple[str, ...]
-    chosen: Ints
+    chosen: npt.NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.bytes)
 
-    def modes(self, point: int) -> dict[str, PieceMode]:
-        chosen = self.chosen[point].tolist()
-        return {name: _MODES[mode] for name, mode in zip(self.names, chosen, strict=True)}
+    def modes(self, point: int, models: Sequence[StateModel]) -> list[dict[str, PieceMode]]:
+        """The modes of the pieces of each of the models that it was made of."""
+        chosen = iter(self.chosen[point].tolist())
+        return [{piece.name: _MODES[next(chosen)] for piece in model.pieces} for model in models]
 
     def best_within(self, budget: float) -> int:
         """The cheapest point with at most these bytes; the smallest if none has so few."""
         return max(0, int(np.searchsorted(self.bytes, budget, side="right")) - 1)
 
 
-def frontier_of(model: StateModel, *, thin: float = THIN) -> Frontier:
-    """All choices worth making for the query, by rising bytes and falling cost a day."""
-    kinds = range(len(model.kinds))
-    fixed = [sum(at_kind(operator.work, kind) for operator in model.operators) for kind in kinds]
-    none = np.zeros(1, dtype=np.int64)
-    result = Frontier(none, np.zeros(1), (), np.zeros((1, 0), dtype=np.int64))
-    for piece in model.pieces:
-        result = added(_of_piece(model, piece), result, thin)
-    return replace(result, cost=result.cost + model.per_day(fixed))
+def frontier_of(models: Sequence[StateModel], *, thin: float = THIN) -> Frontier:
+    """All choices worth making for these queries, by rising bytes and falling cost a day."""
+    pieces = [(model, piece) for model in models for piece in model.pieces]
+    thin /= max(1.0, sum(len(piece.modes) > 1 for _, piece in pieces) / _PIECES)
+    zero = np.zeros(1, dtype=np.int64)
+    result = Frontier(zero, np.zeros(1), np.zeros((1, 0), dtype=np.int8))
+    for model, piece in pieces:
+        result = added(result, _options(model, piece), thin)
+    fixed = sum(
+        model.per_day(
+            [sum(at_kind(op.work, kind) for op in model.operators) for kind in _kinds(model)]
+        )
+        for model in models
+    )
+    return replace(result, cost=result.cost + fixed)
 
 
-def _of_piece(model: StateModel, piece: Piece) -> Frontier:
-    kinds = range(len(model.kinds))
-    points = []
-    for mode, size in piece.sizes.items():
-        cost = model.per_day([piece.cost(mode, kind) for kind in kinds])
-        points.append((size, cost, [_MODES.index(mode)]))
-    return of_points((piece.name,), points)
+def _kinds(model: StateModel) -> range:
+    return range(len(model.kinds))
 
 
-def of_points(
-    names: tuple[str, ...], points: Sequence[tuple[int, float, Sequence[int]]]
+def _options(model: StateModel, piece: Piece) -> list[tuple[int, float, PieceMode]]:
+    """The bytes of each mode and its milliseconds a day."""
+    return [
+        (size, model.per_day([piece.cost(mode, kind) for kind in _kinds(model)]), mode)
+        for mode, size in piece.sizes.items()
+    ]
+
+
+def added(
+    frontier: Frontier, options: Sequence[tuple[int, float, PieceMode]], thin: float
 ) -> Frontier:
-    """The undominated ones of these points: bytes, cost, and the modes of the named pieces."""
-    size = np.array([size for size, _, _ in points], dtype=np.int64)
-    cost = np.array([cost for _, cost, _ in points], dtype=np.float64)
-    chosen = np.array([modes for _, _, modes in points], dtype=np.int64)
-    best = _undominated(size, cost, 0.0)
-    return Frontier(size[best], cost[best], names, chosen.reshape(len(points), len(names))[best])
-
-
-def added(first: Frontier, second: Frontier, thin: float) -> Frontier:
-    """Every point of the one combined with every point of the other."""
-    sizes, costs, pairs = [], [], []
-    lot = max(1, _AT_ONCE // len(second))
-    for start in range(0, len(first), lot):
-        size = np.add.outer(first.bytes[start : start + lot], second.bytes).ravel()
-        cost = np.add.outer(first.cost[start : start + lot], second.cost).ravel()
-        best = _undominated(size, cost, 0.0)
-        sizes.append(size[best])
-        costs.append(cost[best])
-        pairs.append(best + start * len(second))
-    size, cost, pair = np.concatenate(sizes), np.concatenate(costs), np.concatenate(pairs)
-    # What every point gains leaves none closer to the next one.
-    best = _undominated(size, cost, thin if min(len(first), len(second)) > 1 else 0.0)
-    left, right = np.divmod(pair[best], len(second))
-    chosen = np.hstack([first.chosen[left], second.chosen[right]])
-    return Frontier(size[best], cost[best], (*first.names, *second.names), chosen)
+    """Every point combined with every mode of one more piece: bytes, cost and mode."""
+    size = np.add.outer(frontier.bytes, [size for size, _, _ in options]).ravel()
+    cost = np.add.outer(frontier.cost, [cost for _, cost, _ in options]).ravel()
+    best = _undominated(size, cost, thin if min(len(frontier), len(options)) > 1 else 0.0)
+    left, right = np.divmod(best, len(options))
+    modes = np.array([_MODES.index(mode) for _, _, mode in options], dtype=np.int8)
+    chosen = np.hstack([frontier.chosen[left], modes[right, np.newaxis]])
+    return Frontier(size[best], cost[best], chosen)
 
 
 def _undominated(size: Ints, cost: Floats, thin: float) -> Ints:
@@ -133,97 +127,6 @@ def _apart(cost: Floats, thin: float) -> Bools:
     is_first = np.ones(len(cost), dtype=np.bool_)
     is_first[1:] = steps[1:] != steps[:-1]
     return is_first
-
-
-# One budget for several queries: their frontiers combined on a grid of a thousand cells. Each cell
-# holds the cheapest choice for the first queries within so many bytes, with its exact bytes, so the
-# result is never dearer than with sizes rounded up to cells. It fits the budget if anything does.
-# Queries share no pieces.
-
-_CELLS = 1000
-
-
-def divided(frontiers: Sequence[Frontier], budget: int) -> list[int]:
-    """A point of each frontier, together within the budget and as cheap as the search finds. If
-    even the smallest points have more bytes, these."""
-    if len(frontiers) < 2:
-        return [frontier.best_within(budget) for frontier in frontiers]
-    points = [0] * len(frontiers)
-    if not budget or sum(int(frontier.bytes[0]) for frontier in frontiers) > budget:
-        return points
-    by_grid = _on_grid(frontiers, budget)
-    return _filled_up(frontiers, points if by_grid is None else by_grid, budget)
-
-
-def _on_grid(frontiers: Sequence[Frontier], budget: int) -> list[int] | None:
-    size = np.zeros(_CELLS + 1, dtype=np.int64)
-    cost = np.full(_CELLS + 1, np.inf)
-    cost[0] = 0.0
-    steps: list[tuple[Ints, Ints]] = []
-    for frontier in frontiers:
-        size, cost, point, before = _with(frontier, size, cost, budget)
-        steps.append((point, before))
-    if not np.isfinite(cost).any():
-        # Rounding left nothing, which cannot be but for a budget of a few bytes.
-        return None
-    cell = int(np.argmin(cost))
-    result = []
-    for point, before in reversed(steps):
-        result.append(int(point[cell]))
-        cell = int(before[cell])
-    return result[::-1]
-
-
-def _with(
-    frontier: Frontier, size: Ints, cost: Floats, budget: int
-) -> tuple[Ints, Floats, Ints, Ints]:
-    """The grid with one more query: bytes, cost, its point, and the cell before."""
-    more, dearer = np.full(_CELLS + 1, 0, dtype=np.int64), np.full(_CELLS + 1, np.inf)
-    point, before = np.zeros(_CELLS + 1, np.int64), np.zeros(_CELLS + 1, np.int64)
-    filled = np.flatnonzero(np.isfinite(cost))
-    for at in _one_a_cell(frontier, budget):
-        total = size[filled] + frontier.bytes[at]
-        cells = _cells(total, budget)
-        result = cost[filled] + frontier.cost[at]
-        # Bytes of neighbouring cells may come to lie in one cell, those of every other one do not.
-        for start in (0, 1):
-            lot = np.arange(start, len(filled), 2)
-            lot = lot[cells[lot] <= _CELLS]
-            lot = lot[result[lot] < dearer[cells[lot]]]
-            to = cells[lot]
-            more[to], dearer[to], point[to], before[to] = total[lot], result[lot], at, filled[lot]
-    return more, dearer, point, before
-
-
-def _one_a_cell(frontier: Frontier, budget: int) -> Ints:
-    """Points of a frontier within the budget, the cheapest of each cell, and the smallest."""
-    cells = _cells(frontier.bytes, budget)
-    is_last: Bools = np.ones(len(frontier), dtype=np.bool_)
-    is_last[:-1] = cells[1:] > cells[:-1]
-    is_last[0] = True
-    return np.flatnonzero(is_last & (cells <= _CELLS))
-
-
-def _cells(size: Ints, budget: int) -> Ints:
-    """The cell that ends at or after so many bytes."""
-    result: Ints = -(-size * _CELLS // budget)
-    return result
-
-
-def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) -> list[int]:
-    """Give the rest of the budget to the query it helps most, as long as it helps any."""
-    used = (frontier.bytes[point] for frontier, point in zip(frontiers, points, strict=True))
-    left = budget - sum(map(int, used))
-    while True:
-        gains = []
-        for query, (frontier, index) in enumerate(zip(frontiers, points, strict=True)):
-            better = frontier.best_within(int(frontier.bytes[index]) + left)
-            gains.append((float(frontier.cost[index] - frontier.cost[better]), query, better))
-        gain, query, better = max(gains, key=lambda one: one[0])
-        if gain <= 0:
-            return points
-        left -= int(frontiers[query].bytes[better] - frontiers[query].bytes[points[query]])
-        points[query] = better
 
 
 # The choice of state: queries and a budget in, modes and reasons out, as a pure function. The
@@ -273,15 +176,13 @@ def choose(
     if budget_bytes is not None and budget_bytes < 0:
         raise ValueError("a budget below zero")
     models = [_urged(model, urgency) for model in given] if urgency else given
-    frontiers = [frontier_of(model, thin=thin) for model in models]
-    modes = _within(frontiers, budget_bytes, per_byte)
+    modes = _within(models, budget_bytes, per_byte, thin)
     repriced = _repriced(models, modes)
     if repriced is not None:
-        again = [frontier_of(model, thin=thin) for model in repriced]
-        other = _within(again, budget_bytes, per_byte)
+        other = _within(repriced, budget_bytes, per_byte, thin)
         modes = min(modes, other, key=lambda each: _rank(models, each, budget_bytes, per_byte))
     choice = explained(queries, dict(zip(queries, modes, strict=True)), budget_bytes)
-    least = sum(int(frontier.bytes[0]) for frontier in frontiers)
+    least = sum(min(piece.sizes.values()) for model in models for piece in model.pieces)
     return replace(choice, least=least, per_byte=per_byte)
 
 
@@ -305,18 +206,22 @@ def _urged(model: StateModel, urgency: Sequence[float]) -> StateModel:
 
 
 def _within(
-    frontiers: Sequence[Frontier], budget: int | None, per_byte: float
-) -> list[dict[str, PieceMode]]:
-    if not frontiers:
-        return []
-    if per_byte:
-        return [
-            frontier.modes(int((frontier.cost + per_byte * frontier.bytes).argmin()))
-            for frontier in frontiers
-        ]
-    most = sum(int(frontier.bytes[-1]) for frontier in frontiers)
-    points = divided(frontiers, most if budget is None else min(budget, most))
-    return [frontier.modes(point) for frontier, point in zip(frontiers, points, strict=True)]
+    models: Sequence[StateModel], budget: int | None, per_byte: float, thin: float
+) -> Sequence[Modes]:
+    alone = [
+        {piece.name: _best(model, piece, per_byte) for piece in model.pieces} for model in models
+    ]
+    size = sum(model.bytes_of(modes) for model, modes in zip(models, alone, strict=True))
+    if budget is None or size <= budget:
+        return alone
+    frontier = frontier_of(models, thin=thin)
+    return frontier.modes(frontier.best_within(budget), models)
+
+
+def _best(model: StateModel, piece: Piece, per_byte: float) -> PieceMode:
+    """The cheapest mode by itself, of equal ones that with the fewest bytes."""
+    options = _options(model, piece)
+    return min(options, key=lambda option: (option[1] + per_byte * option[0], option[0]))[2]
 
 
 def _rank(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from itertools import product
 from random import Random
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
 from impctl.placement.model import (
     KindOfChange,
+    OperatorCosts,
+    PerKind,
+    Piece,
     PieceMode,
     StateModel,
     per_day,
@@ -23,9 +25,7 @@ from impctl.placement.search import (
     StateChoice,
     added,
     choose,
-    divided,
     frontier_of,
-    of_points,
 )
 from tests.placement import tpch
 from tests.placement.models import (
@@ -52,10 +52,10 @@ def test_each_budget_has_its_best_choice(cases: range) -> None:
     for seed in cases:
         model = drawn_model(Random(seed))
         options = every_option(model)
-        frontier = frontier_of(model, thin=0.0)
+        frontier = frontier_of([model], thin=0.0)
         assert frontier.bytes[0] == min(option.bytes for option in options), seed
         for at, (size, cost) in enumerate(pairs(frontier)):
-            modes = frontier.modes(at)
+            (modes,) = frontier.modes(at, [model])
             assert modes.keys() == {piece.name for piece in model.pieces}
             assert model.bytes_of(modes) == size
             assert per_day(model, modes) == pytest.approx(cost, **CLOSE)
@@ -63,7 +63,7 @@ def test_each_budget_has_its_best_choice(cases: range) -> None:
             cost = frontier.cost[frontier.best_within(budget)]
             assert cost == pytest.approx(least_cost(options, budget), **CLOSE), (seed, budget)
         for thin in (THIN, 0.2):
-            thinned = frontier_of(model, thin=thin)
+            thinned = frontier_of([model], thin=thin)
             dropped += len(frontier) - len(thinned)
             for size, cost in pairs(frontier):
                 at = thinned.best_within(size)
@@ -86,73 +86,66 @@ def pairs(frontier: Frontier) -> list[tuple[int, float]]:
     return list(zip(frontier.bytes.tolist(), frontier.cost.tolist(), strict=True))
 
 
-def frontier_through(points: list[tuple[int, float]]) -> Frontier:
-    return of_points((), [(*point, ()) for point in points])
-
-
-@pytest.mark.parametrize("at_once", [1, 7, 1 << 20])
-def test_sums_of_frontiers(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    """With equal sizes and equal costs, in lots of any size."""
-    monkeypatch.setattr("impctl.placement.search._AT_ONCE", at_once)
+def test_sums_of_points() -> None:
+    """With equal sizes and equal costs."""
     random = Random(3)
     for _ in range(50):
         drawn = [
-            [(random.randint(0, 6), float(random.randint(0, 6))) for _ in range(count)]
-            for count in (random.randint(1, 9), random.randint(1, 9))
+            [(random.randint(0, 6), float(random.randint(0, 6)), mode) for mode in PieceMode]
+            for _ in range(4)
         ]
-        frontiers = [frontier_through(points) for points in drawn]
-        for points, frontier in zip(drawn, frontiers, strict=True):
-            assert pairs(frontier) == naive(points)
-        both = [(a + c, b + d) for a, b in drawn[0] for c, d in drawn[1]]
-        assert pairs(added(frontiers[0], frontiers[1], 0.0)) == naive(both)
+        result = frontier_of([model_of(kinds=KINDS_OF_CHANGE)])
+        points = [(0, 0.0)]
+        for options in drawn:
+            result = added(result, options, 0.0)
+            points = [(a + c, b + d) for a, b in points for c, d, _ in options]
+            assert pairs(result) == naive(points)
 
 
 KINDS_OF_CHANGE = (KindOfChange(frozenset({"r"}), 2.0), KindOfChange(frozenset({"s"}), 0.1))
 
 
-def frontier(random: Random, points: int, largest: int) -> Frontier:
-    return frontier_through(
-        [(random.randint(0, largest), 10 ** random.uniform(0, 4)) for _ in range(points)]
-    )
-
-
-def by_rounding_up(frontiers: list[Frontier], budget: int, cells: int = 1000) -> float:
-    """The least cost where every size is rounded up to cells by itself."""
-    best = [0.0] * (cells + 1)
-    for one in frontiers:
-        points = [(-(-size * cells // budget), cost) for size, cost in pairs(one)]
-        best = [
-            min((best[at - size] + cost for size, cost in points if size <= at), default=np.inf)
-            for at in range(cells + 1)
-        ]
-    return best[-1]
-
-
-def total(frontiers: list[Frontier], points: list[int]) -> tuple[int, float]:
-    chosen = [pairs(one)[at] for one, at in zip(frontiers, points, strict=True)]
-    return sum(size for size, _ in chosen), sum(cost for _, cost in chosen)
-
-
-@pytest.mark.slow
-@random_seeds(6, 12, 60)
-def test_a_divided_budget_is_kept_and_well_used(seed: int) -> None:
+@random_seeds(12, 36, 120)
+def test_a_shared_budget_has_its_best_choice(seed: int) -> None:
+    """One byte less than a choice takes, too."""
     random = Random(seed)
-    largest = random.choice([9, 5000, 10**12])
-    frontiers = [frontier(random, random.randint(1, 6), largest) for _ in range(4)]
-    most = sum(int(one.bytes[-1]) for one in frontiers)
-    every = [total(frontiers, list(at)) for at in product(*(range(len(one)) for one in frontiers))]
-    least = min(size for size, _ in every)
-    # One byte less than a choice has.
+    drawn = [drawn_model(random, 3) for _ in range(3)]
+    kinds = drawn[0].kinds
+    models = [_with_kinds(model, kinds) for model in drawn]
+    every = [
+        (sum(option.bytes for option in options), sum(option.cost for option in options))
+        for options in product(*map(every_option, models))
+    ]
+    least, most = min(size for size, _ in every), sum(map(largest, models))
     close = {size - 1 for size, _ in random.sample(every, min(20, len(every))) if size}
-    for budget in {0, 1, least, most // 7, most // 3, most // 2, most, most + 1} | close:
-        size, cost = total(frontiers, divided(frontiers, budget))
-        assert size <= max(budget, least)
-        fitting = [cost for size, cost in every if size <= budget]
-        if fitting:
-            assert cost >= min(fitting) * (1 - 1e-12)
-            assert budget == 0 or cost <= by_rounding_up(frontiers, budget) * (1 + 1e-12)
-        if budget >= most:
-            assert cost == pytest.approx(min(fitting))
+    frontier = frontier_of(models, thin=0.0)
+    for budget in {0, least, most // 7, most // 3, most // 2, most} | close:
+        at = frontier.best_within(budget)
+        assert frontier.bytes[at] <= max(budget, least)
+        modes = frontier.modes(at, models)
+        costs = [per_day(model, each) for model, each in zip(models, modes, strict=True)]
+        sizes = [model.bytes_of(each) for model, each in zip(models, modes, strict=True)]
+        assert sum(sizes) == frontier.bytes[at]
+        assert sum(costs) == pytest.approx(frontier.cost[at], **CLOSE)
+        fitting = [cost for size, cost in every if size <= max(budget, least)]
+        assert sum(costs) == pytest.approx(min(fitting), **CLOSE)
+
+
+def _with_kinds(model: StateModel, kinds: tuple[KindOfChange, ...]) -> StateModel:
+    """The model under other kinds of change, of which each has costs of one of its own."""
+
+    def moved(costs: PerKind) -> PerKind:
+        return tuple(costs[at % len(costs)] for at in range(len(kinds))) if costs else ()
+
+    def piece_under(piece: Piece) -> Piece:
+        names = ("stored", "noted", "read", "hit", "refill")
+        return replace(piece, **{name: moved(getattr(piece, name)) for name in names})
+
+    operators = tuple(
+        OperatorCosts(work=moved(each.work), pieces=tuple(map(piece_under, each.pieces)))
+        for each in model.operators
+    )
+    return StateModel(operators, kinds)
 
 
 @random_seeds(12, 36, 120)
@@ -170,24 +163,6 @@ def test_urgency_is_chosen_by_and_not_told(seed: int) -> None:
     assert mine.ms_per_day == pytest.approx(per_day(model, mine.modes))
 
 
-def test_one_query_needs_no_grid() -> None:
-    random = Random(1)
-    one = frontier(random, 200, 10**6)
-    for budget in range(0, 10**6, 9973):
-        (at,) = divided([one], budget)
-        assert at == one.best_within(budget)
-    assert not divided([], 10)
-
-
-def test_what_cells_are_too_wide_for_is_found_all_the_same() -> None:
-    """A cell holds the cheapest of those that fall into it, with which the second does not fit."""
-    one = frontier_through([(1, 100.0), (4, 80.0), (9, 50.0)])
-    other = frontier_through([(9995, 1.0)])
-    for frontiers in ([one, other], [other, one]):
-        size, cost = total(frontiers, divided(frontiers, 10_000))
-        assert (size, cost) == (9999, 81.0)
-
-
 def choices(models: list[StateModel], budget: int | None) -> StateChoice:
     return choose({f"q{at}": model for at, model in enumerate(models)}, budget, thin=0.0)
 
@@ -196,7 +171,7 @@ def choices(models: list[StateModel], budget: int | None) -> StateChoice:
 def test_what_is_told_is_true(cases: range) -> None:
     for seed in cases:
         model = drawn_model(Random(seed))
-        best = frontier_of(model, thin=0.0)
+        best = frontier_of([model], thin=0.0)
         for budget in (0, largest(model) // 3, None):
             result = choices([model], budget)
             query = result.queries["q0"]
@@ -246,10 +221,9 @@ def test_the_correction_is_kept_only_where_it_helps() -> None:
             reading(f"q{at}", random.randint(1, 20), random.uniform(1, 60), table=table)
             for at, table in enumerate(random.choices("tu", k=6))
         ]
-        frontiers = [frontier_of(model, thin=0.0) for model in models]
         budget = random.randint(0, 60)
-        points = divided(frontiers, budget)
-        first = [one.modes(at) for one, at in zip(frontiers, points, strict=True)]
+        frontier = frontier_of(models, thin=0.0)
+        first = frontier.modes(frontier.best_within(budget), models)
         alone = per_day_together(models, first)
         result = choices(models, budget)
         assert result.bytes <= budget
@@ -275,6 +249,15 @@ def test_reasons_name_the_change_and_what_it_costs() -> None:
     assert told("a.left", 0.0)[1] == "nothing can replace it"
     whole = reading("a", 10, 41.0).with_pieces(lambda piece: replace(piece, is_whole=True))
     assert choices([whole], 0).queries["q0"].reasons["a.right"].endswith("because it is rebuilt")
+
+
+@random_seeds(6, 12, 120)
+def test_without_a_budget_bytes_may_have_a_price(seed: int) -> None:
+    model = drawn_model(Random(seed))
+    for per_byte in (0.0, 0.01, 1.0, 100.0):
+        result = choose({"q": model}, None, per_byte=per_byte)
+        least = min(option.cost + per_byte * option.bytes for option in every_option(model))
+        assert result.ms_per_day + per_byte * result.bytes == pytest.approx(least, **CLOSE)
 
 
 def test_bad_arguments() -> None:

@@ -214,9 +214,9 @@ class BoundChecks:
             replace(kind, rate=1.0 if number in kinds else 0.0)
             for number, kind in enumerate(model.kinds)
         )
-        frontier = frontier_of(replace(model, kinds=alone))
+        frontier = frontier_of([replace(model, kinds=alone)])
         for point in range(len(frontier)):
-            modes = frontier.modes(point)
+            (modes,) = frontier.modes(point, [model])
             costs = evaluate(model, modes).per_kind
             if not any(self._is_too_long(name, costs[kind]) for kind in kinds):
                 return modes
