@@ -16,8 +16,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from impctl.cli.job import settings_of
-from impctl.service.check import check
 from impctl.service.context import Context, SilentReporter
+from impctl.service.explain import check
 from impctl.service.results import CheckResult
 from impctl.workload.load import load_workload
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from impctl.bench.timing import milliseconds
 from impctl.measure.scratch import AgainstRecapture
+from impctl.service.answer import answer_table
 from impctl.service.capture import capture_query
 from impctl.service.capture_plan import choose_sketches
 from impctl.service.context import Context
@@ -27,7 +28,6 @@ from impctl.service.filters import filters_of
 from impctl.service.prepare import PreparedQuery, SketchedQuery, prepare
 from impctl.service.resolve import ResolvedSketch, current_query, mapped, reused, verdict_of
 from impctl.service.results import VerifyResult
-from impctl.service.spark_answer import answer_table
 from impctl.service.verify import verify
 from impctl.sketch.sketch import RangeSet
 from impctl.store.records import StoredSketch

@@ -152,12 +152,12 @@ def check(
     """
 
     def print_schema(reporter: Reporter) -> str:
-        from impctl.service.check import schema_text
+        from impctl.service.explain import schema_text
 
         return schema_text()
 
     def use_case(ctx: Context) -> Outcome:
-        from impctl.service.check import check
+        from impctl.service.explain import check
 
         return check(ctx, run.queries, strict=run.settings.strict)
 

@@ -22,7 +22,7 @@ from impctl.measure.duckdb import (
     same_answer,
 )
 from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, measured_copy, worse_of
-from impctl.service.engine_answer import engine_answer
+from impctl.service.answer import engine_answer
 from impctl.service.query import materialized_result
 from impctl.service.results import rows_of
 from impctl.service.step import StepDone

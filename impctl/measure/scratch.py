@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import RecaptureNeededError, UnsupportedError, UsageError
+from impctl.service.answer import answer_table
 from impctl.service.capture import capture_query
 from impctl.service.context import Context
 from impctl.service.decide import SharedChanges, needs_of
@@ -23,7 +24,6 @@ from impctl.service.filters import Pruned, filters_of
 from impctl.service.maintenance_plan import QueryState, chooser_for, chosen_plan, reopened
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, read_choice, written_query
-from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
 from impctl.sketch.sketch import MaintenanceMode, RangeSet, compare
 from impctl.stopwatch import Stopwatch

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, RetryableError, UsageError
+from impctl.service.answer import engine_cannot, engine_rows
 from impctl.service.capture import captured_query
 from impctl.service.context import Context, Reporter, Versions, open_context
 from impctl.service.decide import (
@@ -21,7 +22,6 @@ from impctl.service.decide import (
     needs_of,
     open_task,
 )
-from impctl.service.engine_answer import engine_cannot, engine_rows
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, shown
 from impctl.service.memory_limit import MemoryLimit, within_memory

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 
 Versions = Mapping[TableName, TableVersion]
-"""Entries of logs that were read already."""
 
 
 # Law: reporting never changes a result; a use case works the same with `SilentReporter`.

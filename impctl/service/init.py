@@ -17,8 +17,8 @@ from sqlglot.dialects.spark import Spark
 from impctl.bench.data import orders_files
 from impctl.data.schema import INTEGRAL, Column, Kind, quoted
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError, count_text, masked
-from impctl.service.check import check, schema_text
 from impctl.service.context import Reporter, open_context
+from impctl.service.explain import check, schema_text
 from impctl.service.output import check_output, write_whole
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import CheckResult, Outcome, StartedResult

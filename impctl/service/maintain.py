@@ -85,8 +85,8 @@ def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
     """Remove failures on rows that Spark does not evaluate for the answer. A subquery that divides
     by zero, for instance, fails where it is computed; Spark may have no row left to compare with
     it."""
+    from impctl.service.answer import answer_table
     from impctl.service.prepare import prepare
-    from impctl.service.spark_answer import answer_table
 
     failures, warnings = [], [*outcome.warnings]
     for failure in outcome.failures:

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from impctl.engine.result_rows import AnswerRows
     from impctl.expr.nodes import Expr
     from impctl.rules.finalize import AnswerPlan, FinalSteps
+    from impctl.service.answer import Passthrough
     from impctl.service.context import Context
     from impctl.service.prepare import PreparedQuery
     from impctl.service.resolve import ReadChoice, ResolvedSketch
-    from impctl.service.spark_answer import Passthrough
     from impctl.store.reader import StoreReader
     from impctl.types import QueryName
 
@@ -91,8 +91,8 @@ def query(
         if known is not None:
             return Outcome((shown(known, limit, out, escape_formulas=escape_formulas),))
     # Planner and engine take longer to load than the materialized result takes to read.
+    from impctl.service.answer import Passthrough
     from impctl.service.resolve import reporting_lost_versions, resolved
-    from impctl.service.spark_answer import Passthrough
 
     match = resolved(ctx, request)
     if isinstance(match, Passthrough):
@@ -328,8 +328,8 @@ def _by_reading(
 ) -> QueryResult:
     """The answer from these files, by the engine or Spark; records what it took. EvaluationError
     where the query fails on their rows."""
+    from impctl.service.answer import answer_table
     from impctl.service.resolve import record_use, sums_of
-    from impctl.service.spark_answer import answer_table
 
     spec, pruned = result.prepared.spec, read.pruned
     why, quicker, start_ms, watch = "requested", "", 0.0, Stopwatch()
@@ -424,7 +424,7 @@ def _by_engine(
     ctx: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
 ) -> pa.Table | str:
     """The answer, or why the engine cannot give it."""
-    from impctl.service.engine_answer import engine_answer, engine_cannot
+    from impctl.service.answer import engine_answer, engine_cannot
     from impctl.service.resolve import is_for_others
 
     try:
@@ -457,8 +457,8 @@ def _by_engine(
 
 
 def _verbatim(ctx: Context, result: Passthrough) -> QueryResult:
+    from impctl.service.answer import unread_table
     from impctl.service.filters import files_in
-    from impctl.service.spark_answer import unread_table
 
     ctx.spark()
     ctx.reporter.step(f"running {result.spec.name}")

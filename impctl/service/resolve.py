@@ -33,6 +33,7 @@ from impctl.errors import (
 from impctl.plan.nodes import Fixpoint, Query, Scan
 from impctl.plan.recursion import is_recursive
 from impctl.reuse.verdict import ReuseVerdict, has_similar_recursion
+from impctl.service.answer import Passthrough, unread
 from impctl.service.filters import Pruned, filters_of, guards_of
 from impctl.service.maintain import maintain_specs
 from impctl.service.maintenance_plan import is_same_circuit, restored_query
@@ -48,7 +49,6 @@ from impctl.service.results import (
     ReuseEntry,
 )
 from impctl.service.settings import AtVersions, QueryRequest
-from impctl.service.spark_answer import Passthrough, unread
 from impctl.service.stored import (
     catch_up,
     check_definition,

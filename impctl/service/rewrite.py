@@ -16,6 +16,7 @@ from impctl.errors import TableError, UnsafeSketchError
 from impctl.plan.nodes import Fixpoint
 from impctl.safety.direction import Refusal
 from impctl.safety.failures import Interval, Sizes, part_failure
+from impctl.service.answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.filters import Pruned, files_in, filters_of, interval_texts
 from impctl.service.output import check_output, not_written, write_whole
 from impctl.service.prepare import fact_of, facts_of
@@ -30,7 +31,6 @@ from impctl.service.resolve import (
 )
 from impctl.service.results import NO_SKETCH, Outcome, QueryFiles, RewriteResult, TableFiles
 from impctl.service.settings import QueryRequest
-from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
 from impctl.spark.predicates import PLAIN_DIALECT, live_condition, plain_filter
 from impctl.tables.files import miscopied_columns, why_not_plain

@@ -17,6 +17,7 @@ from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.nodes import Plan, Project, TopK
 from impctl.plan.properties import order_dependent_columns
 from impctl.rules.error_columns import with_rounding
+from impctl.service.answer import answer_table
 from impctl.service.capture import captured_query
 from impctl.service.context import Context, Versions, collect_results
 from impctl.service.fill import needed
@@ -33,7 +34,6 @@ from impctl.service.results import (
     VerifyResult,
     rows_of,
 )
-from impctl.service.spark_answer import answer_table
 from impctl.service.stored import check_definition, known_ending, stored_moments
 from impctl.sketch.sketch import compare
 from impctl.spark.render import render_plan

@@ -34,8 +34,8 @@ from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, LiteralValue, Or
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules
+from impctl.service.answer import ExcludedRows, Passthrough, engine_cannot, engine_rows
 from impctl.service.context import Context, limits_of
-from impctl.service.engine_answer import ExcludedRows, engine_cannot, engine_rows
 from impctl.service.filters import Pruned, files_by_table, files_in, filters_of, wanted_files
 from impctl.service.maintenance_plan import QueryState, reopened
 from impctl.service.memory_limit import within_memory
@@ -53,7 +53,6 @@ from impctl.service.results import (
     rows_of,
 )
 from impctl.service.settings import GivenValues, QueryRequest
-from impctl.service.spark_answer import Passthrough
 from impctl.service.stored import StateMeta
 from impctl.stopwatch import Stopwatch
 from impctl.tables.rows import read_rows

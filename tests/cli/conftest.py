@@ -67,7 +67,6 @@ class FakeApp(Struct, dict=True):
 
 
 USE_CASES = {
-    "service.check": ("check", "schema_text"),
     "service.capture": ("capture",),
     "service.apply": ("apply",),
     "service.plan": ("plan",),
@@ -79,7 +78,7 @@ USE_CASES = {
     "service.changes": ("changes",),
     "service.why": ("why",),
     "service.status": ("status",),
-    "service.explain": ("explain",),
+    "service.explain": ("check", "explain", "schema_text"),
     "service.gc": ("gc",),
     "service.verify": ("verify",),
     "service.doctor": ("doctor",),

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Fixpoint
+from impctl.service.answer import answer_table
 from impctl.service.capture import capture
 from impctl.service.context import Context, open_context
 from impctl.service.filters import filters_of
@@ -28,7 +29,6 @@ from impctl.service.resolve import is_for_others, resolved
 from impctl.service.results import rows_of
 from impctl.service.rewrite import dataframe, rewrite
 from impctl.service.settings import AnsweredBy, QueryRequest, Settings, SketchPolicy
-from impctl.service.spark_answer import answer_table
 from impctl.service.verify import same_rows
 from impctl.spark.run import run_sql
 from impctl.store.store import Store
