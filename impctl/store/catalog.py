@@ -21,16 +21,17 @@ from impctl.store.disk import (
 )
 from impctl.store.lock import WriterLock
 
-# The format of a store on disk. Law: a newer format is refused, never guessed at; an older one is
-# upgraded step by step, all steps in one transaction.
+# The format of a store on disk. Law: a newer format is refused, never guessed at, and so is one
+# before the first; one in between is upgraded step by step, all steps in one transaction.
 
+_FIRST_FORMAT = 9
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     # The first schema. A commit writes in proportion to what changed: what only a capture writes
     # (`query`, `sketched`, `partition`, `pin_schema`) is separate from what every commit writes
     # (`progress`, `pin`). A `sketch` row is written only when its bits change and is valid until
     # the next one. Boundaries are stored once, under a hash of their content. Every row ends with
-    # its seal, and a digest of seals ties rows together: `progress` has one over pins and one over
-    # runs, `sketch_version` one over its valid sketch rows.
+    # its seal (later columns follow it), and a digest of seals ties rows together: `progress` has
+    # one over pins and one over runs, `sketch_version` one over its valid sketch rows.
     (
         """CREATE TABLE query (
             id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL,
@@ -41,10 +42,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             assumptions TEXT NOT NULL, state_meta TEXT NOT NULL, has_state INTEGER NOT NULL,
             maintained_at REAL NOT NULL, pins INTEGER NOT NULL,
             runs INTEGER NOT NULL, seal INTEGER NOT NULL)""",
-        # Stays as it was made: no command forgets a query.
-        """CREATE TABLE forgotten (
-            id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL)""",
-        "INSERT INTO forgotten VALUES (1, 0)",
         """CREATE TABLE pin (
             query_id INTEGER NOT NULL, table_name TEXT NOT NULL, path TEXT NOT NULL,
             table_id TEXT NOT NULL, version INTEGER NOT NULL, seal INTEGER NOT NULL,
@@ -66,12 +63,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             query_id INTEGER NOT NULL, generation INTEGER NOT NULL, captured INTEGER NOT NULL,
             digest INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
             PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
+        # The basis of each sketch version, by which an older version may be used: without it, a
+        # version from before a backup was restored cannot be told from one of the present table
+        # (decision 0039).
+        """CREATE TABLE sketch_basis (
+            query_id INTEGER NOT NULL, generation INTEGER NOT NULL, assumptions TEXT NOT NULL,
+            basis TEXT NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
+        # With checksums of state files by page, so that a run verifies only what it reads.
         """CREATE TABLE run (
             query_id INTEGER NOT NULL, arrangement TEXT NOT NULL, sequence INTEGER NOT NULL,
             rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL, file TEXT,
-            seal INTEGER NOT NULL, content BLOB,
+            seal INTEGER NOT NULL, content BLOB, sums BLOB,
             PRIMARY KEY (query_id, arrangement, sequence)) WITHOUT ROWID""",
         "CREATE INDEX run_file ON run (file) WHERE file IS NOT NULL",
+        # When a file was verified last, and how far since. Nothing relies on it, so it has no seal.
+        """CREATE TABLE scrub (
+            file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
         """CREATE TABLE history (
             query_id INTEGER NOT NULL, number INTEGER NOT NULL, action TEXT NOT NULL,
             reason_code TEXT NOT NULL, reason TEXT NOT NULL, started_at REAL NOT NULL,
@@ -79,43 +87,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             commit_ms REAL NOT NULL, changes INTEGER NOT NULL, added INTEGER NOT NULL,
             removed INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
             PRIMARY KEY (query_id, number)) WITHOUT ROWID""",
-    ),
-    # What runs cost, apart from `history`, which grows without bound and mixes kinds of runs:
-    # estimates need the latest runs of each kind. Nothing is carried over: history did not record
-    # the size of a captured table, nor the time to start Spark.
-    (
+        # What runs cost, apart from `history`, which grows without bound and mixes kinds of runs:
+        # estimates need the latest runs of each kind, by the tables whose changes they maintained.
         """CREATE TABLE cost (
             query_id INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL,
             rows INTEGER NOT NULL, bytes INTEGER NOT NULL, elapsed_ms REAL NOT NULL,
             spark INTEGER NOT NULL, start_ms REAL NOT NULL, seal INTEGER NOT NULL,
+            moved TEXT NOT NULL DEFAULT '', parts TEXT NOT NULL DEFAULT '',
             PRIMARY KEY (query_id, kind, number)) WITHOUT ROWID""",
-    ),
-    # Marks of the tables' files, in the description beside a query's state. No table of the
-    # catalog changes, but an older impctl would refuse the new field as damage. Queries captured
-    # before have no mark until they are maintained or captured again (decision 0035).
-    (),
-    # The basis of each sketch version, so that an older version can be used: without it, a version
-    # from before a backup was restored cannot be told from one of the present table (decision
-    # 0039). Versions stored before have no row here and are never offered.
-    (
-        """CREATE TABLE sketch_basis (
-            query_id INTEGER NOT NULL, generation INTEGER NOT NULL, assumptions TEXT NOT NULL,
-            basis TEXT NOT NULL, seal INTEGER NOT NULL,
-            PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
-    ),
-    # Checksums of state files by page, so that a run verifies only what it reads. A file of an
-    # older impctl has none and is verified in full. An older impctl would take a file with them for
-    # damaged.
-    (
-        "ALTER TABLE run ADD COLUMN sums BLOB",
-        # When a file was verified last, and how far since. Nothing relies on it, so it has no seal.
-        """CREATE TABLE scrub (
-            file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
-    ),
-    # Commits of tables as numbers, for forecasts: a table's log is cleaned after a month, and
-    # reading it at each run would cost more than the run. An older impctl would not continue them.
-    (
-        # How far each table's log was read; a name may later denote another table.
+        # How far each table's log was read (a name may later denote another table), and its commits
+        # as numbers, for forecasts: a log is cleaned after a month, and reading it at each run
+        # would cost more than the run.
         """CREATE TABLE arrival_log (
             table_name TEXT PRIMARY KEY, table_id TEXT NOT NULL, until INTEGER NOT NULL, since REAL,
             has_missed INTEGER NOT NULL, seal INTEGER NOT NULL) WITHOUT ROWID""",
@@ -124,22 +106,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             deleted INTEGER, files INTEGER NOT NULL, bytes INTEGER NOT NULL,
             operation TEXT NOT NULL, is_after_gap INTEGER NOT NULL, seal INTEGER NOT NULL,
             PRIMARY KEY (table_name, version)) WITHOUT ROWID""",
-    ),
-    # The tables whose changes a run maintained, beside its cost: a change of one table may be much
-    # cheaper than one of another. Empty in older rows. An older impctl would not write it.
-    ("ALTER TABLE cost ADD COLUMN moved TEXT NOT NULL DEFAULT ''",),
-    # The times of a run's parts, and the basis of the last choice of state (`state_choice`, at
-    # most one row): which state is worth keeping depends on the time of each operator and each
-    # read, and a choice is repeated only after its basis changed. `parts` is empty in older rows.
-    (
-        "ALTER TABLE cost ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
+        # The basis of the last choice of state, at most one row: a choice is repeated only after
+        # its basis changed.
         """CREATE TABLE state_choice (
             place INTEGER PRIMARY KEY CHECK (place = 1), chosen TEXT NOT NULL,
             seal INTEGER NOT NULL)""",
     ),
-    # The next instant at which a row expires, in the description beside a query's state. As in
-    # format 3, an older impctl would refuse the new field as damage.
-    (),
     # The layout of the state that a run maintained, beside its cost: runs of other layouts say
     # nothing about the present one. The layouts of earlier runs are unknown, so these are
     # forgotten where a choice of state was ever made, and the choice is made again.
@@ -149,9 +121,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DELETE FROM state_choice",
     ),
 )
-"""`MIGRATIONS[n]` brings a catalog from format n to n + 1."""
+"""The first creates a catalog of the first format; each of the others brings one to the next."""
 
-FORMAT_VERSION = len(MIGRATIONS)
+FORMAT_VERSION = _FIRST_FORMAT + len(MIGRATIONS) - 1
 _APPLICATION_ID = 0x696D7043  # "impC" in the file's header
 
 
@@ -168,6 +140,13 @@ def check_format(connection: sqlite3.Connection, path: Path) -> int:
             code="store_format_newer",
             hint="upgrade impctl, or set `store` to another folder and capture again",
         )
+    if 0 < result < _FIRST_FORMAT and tables > 0:
+        raise UsageError(
+            f"Store `{path.parent}` has format {result}, but this version of impctl supports "
+            f"formats from {_FIRST_FORMAT}",
+            code="store_format_older",
+            hint="set `store` to another folder, or remove this one, and capture again",
+        )
     if result < 0 or (result == 0) != (tables == 0):
         raise damaged(path, f"format {result} with {tables} tables and indexes")
     return result
@@ -175,7 +154,8 @@ def check_format(connection: sqlite3.Connection, path: Path) -> int:
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Run the missing steps; to be called inside a write transaction."""
-    for step in MIGRATIONS[check_format(connection, path) :]:
+    done = max(0, check_format(connection, path) - _FIRST_FORMAT + 1)
+    for step in MIGRATIONS[done:]:
         for statement in step:
             connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")

@@ -71,7 +71,7 @@ class StoreReader:
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
     ) -> tuple[KeptVersion, ...]:
         """The commits of the query whose sketches are still stored, newest first: all, or those for
-        exactly these versions of all its tables. Commits before format 4 are skipped."""
+        exactly these versions of all its tables. Commits without a basis are skipped."""
         with self._catalog.reading() as tx:
             return rows.kept_versions(tx, query, versions)
 

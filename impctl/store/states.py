@@ -9,7 +9,6 @@ name, synced before anything refers to it, and never changed. Reading maps files
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 import zlib
 from collections.abc import Callable, Iterable
@@ -54,8 +53,8 @@ NO_RUNS = digest_of(())
 
 
 class StoredRun(Struct, frozen=True):
-    """A run with its `content`, or whose bytes are synced on disk in `file`. With `sums`, the
-    checksums of the file's pages, `checksum` is theirs; without, it is that of all bytes."""
+    """A run with its `content`, or whose bytes are synced on disk in `file`. `checksum` is that of
+    the content, or of `sums`, the checksums of the file's pages."""
 
     arrangement: str
     sequence: int
@@ -164,7 +163,7 @@ def _check_digest(tx: Transaction, rows: Iterable[tuple[Any, ...]], digest: int)
 
 
 def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTable:
-    """The rows of the run; one without pages is verified in full."""
+    """The rows of the run; one inside the catalog is verified in full."""
     path = layout.catalog if run.file is None else layout.run_file(run.file)
 
     corrupt = partial(corrupt_run, run, query, path)
@@ -173,7 +172,7 @@ def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTab
         if run.file is None:
             content = pa.py_buffer(run.content or b"")
         else:
-            content = _map(path, run.size, is_read_whole=run.sums is None)
+            content = _map(path, run.size)
     except OSError as error:
         pass_out_of_memory(error)
         if error.errno in OPEN_FILES:
@@ -182,13 +181,15 @@ def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTab
     if content is None or content.size != run.size:
         raise corrupt("has the wrong length")
     pages = None
-    if run.sums is not None:
-        if zlib.crc32(run.sums) != run.checksum:
+    if run.file is None:
+        if zlib.crc32(content) != run.checksum:
+            raise corrupt("does not match its checksum")
+    else:
+        sums = run.sums or b""
+        if zlib.crc32(sums) != run.checksum:
             raise corrupt("does not match the checksum of its checksums")
-        pages = CheckedPages(content, run.sums, lambda: corrupt("does not match its checksums"))
+        pages = CheckedPages(content, sums, lambda: corrupt("does not match its checksums"))
         check_heads(content, pages, corrupt)
-    elif zlib.crc32(content) != run.checksum:
-        raise corrupt("does not match its checksum")
     try:
         stream = pa.ipc.open_stream(content)
         # A file has one batch, whose head was verified; nothing after it is read.
@@ -282,15 +283,12 @@ class _ChecksummedFile:
         """The opener closes the file."""
 
 
-def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
+def _map(path: Path, length: int) -> pa.Buffer | None:
     """The file's bytes, mapped; None if it does not have `length` bytes."""
     descriptor = os.open(path, os.O_RDONLY | CAREFUL)
     try:
         if os.fstat(descriptor).st_size != length:
             return None
-        if is_read_whole and sys.platform == "linux":
-            # Everything is about to be read: three times faster than page by page.
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
     finally:
         os.close(descriptor)
     return pa.memory_map(str(path)).read_buffer(length)

@@ -305,9 +305,8 @@ class Store(StoreReader):
 
 # Verification of unused state files, the longest waiting first. Law: damage is reported with its
 # query and changes nothing; using such a page reports it again. A file is due a day after it was
-# written or last verified. A file of an earlier release with a single checksum is verified in full.
-# Cost: the verified bytes, which are not kept in memory; if nothing is due, one catalog query and
-# the times of files that were never verified.
+# written or last verified. Cost: the verified bytes, which are not kept in memory; if nothing is
+# due, one catalog query and the times of files that were never verified.
 
 DUE = 86_400.0
 """Seconds after which a file is verified again."""
@@ -398,23 +397,16 @@ def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int]
     """Verify up to `budget` bytes of the file; StateCorruptError if they are damaged. Returns the
     number of bytes, and the last page, 0 for all."""
     run, path = file.run, layout.run_file(file.run.file or "")
-    last = -(-run.size // pages.PAGE)
-    end = last if run.sums is None else min(last, file.page + max(1, budget // pages.PAGE))
-    checksum, sums = 0, pages.PageSums()
+    last, stored = -(-run.size // pages.PAGE), run.sums or b""
+    end = min(last, file.page + max(1, budget // pages.PAGE))
+    sums = pages.PageSums()
     try:
         for part in _parts(path, file.page * pages.PAGE, min(end * pages.PAGE, run.size)):
-            if run.sums is None:
-                checksum = zlib.crc32(part, checksum)
-            else:
-                sums.add(memoryview(part))
+            sums.add(memoryview(part))
     except OSError as error:
         raise states.corrupt_run(run, file.query, path, "cannot be read") from error
-    if run.sums is None:
-        is_intact = checksum == run.checksum
-    else:
-        is_intact = zlib.crc32(run.sums) == run.checksum
-        is_intact &= sums.table() == run.sums[4 * file.page : 4 * end]
-    if not is_intact:
+    is_intact = zlib.crc32(stored) == run.checksum
+    if not is_intact or sums.table() != stored[4 * file.page : 4 * end]:
         raise states.corrupt_run(run, file.query, path, "does not match its checksums")
     return (end - file.page) * pages.PAGE, end if end < last else 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,10 @@ from impctl.service.pinned import PinnedTables
 from impctl.service.schedule.daemon import TableWatch
 from impctl.service.settings import Settings
 from impctl.service.stored import StateMeta
-from impctl.store.catalog import FORMAT_VERSION
-from impctl.store.store import Store
 from impctl.tables.source import DeltaSource, open_source
 from impctl.workload.models import Policy
 from tests.outside.conftest import FEED
 from tests.outside.place import ROWS, Place, expect_carried, expect_recapture, make_place, more
-from tests.support.kept_workload import as_format
 from tests.support.run_cli import Capsys, MadeOnce
 
 Change = Callable[[Place], object]
@@ -335,27 +331,22 @@ def older(made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) 
         with monkeypatch.context() as patch:
             patch.setattr(StateMeta, "as_stored", without_files)
             place = make_place(folder, capsys).captured()
-        as_format(place.store, 2)
         assert "files" not in place.stored().state_meta
 
     return make_place(made_once.folder("older", make), capsys)
 
 
 @pytest.mark.slow
-def test_an_older_store_is_read_and_gets_its_marks(older: Place) -> None:
+def test_a_store_without_marks_is_read_and_gets_them(older: Place) -> None:
     assert not older.cli.one("status")["stale"]
     older.append()
     expect_carried(older, changes=3)
     assert older.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows + 6
-    connection = sqlite3.connect(older.store / "catalog.sqlite")
-    assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT_VERSION,)
-    connection.close()
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_what_cannot_be_compared_is_told(older: Place, is_behind: bool) -> None:
     """No entry, no mark: perhaps another history; no policy carries the sketch on."""
-    Store.open(older.store).close()  # brought up to today's format
     if is_behind:
         older.append()
     older.forget(keep=2)

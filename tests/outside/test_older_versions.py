@@ -13,7 +13,7 @@ from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from tests.outside.conftest import FEED
 from tests.outside.place import KEYED, ROWS, Place, check_sound, make_place, more
-from tests.support.kept_workload import as_format
+from tests.support.kept_workload import in_catalog
 from tests.support.run_cli import Capsys, Cli, MadeOnce, Ran
 
 
@@ -310,8 +310,8 @@ def test_a_column_that_came_later(eager: Place) -> None:
     check_versions(eager, 0, 5, 6)
 
 
-def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
-    as_format(eager.store, 3)
+def test_versions_without_a_basis_are_not_offered(eager: Place) -> None:
+    in_catalog(eager.store, "DELETE FROM sketch_basis")
     expect_none_there(at(eager, 2), "no_sketch_at", "no usable sketch is left")
     append(eager, 3)
     eager.cli.good("maintain")

@@ -23,7 +23,7 @@ from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoi
 from impctl.store.rows import KEPT, MOST, parts_in
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, maintain, record
-from tests.support.kept_workload import as_format
+from tests.support.kept_workload import as_first_format
 
 
 def cost(number: int, kind: str = "maintain") -> RunCost:
@@ -80,7 +80,7 @@ def test_of_runs_before_their_layout_was_told(root: Path, was_chosen: bool) -> N
     made_by = StateChoiceBasis(budget=1, rates=(), bytes=2, pins={}, least=1)
     with Store.open(root) as store:
         store.save_chosen(made_by if was_chosen else None)
-    as_format(root, 9)
+    as_first_format(root)
     with Store.open(root) as store:
         assert store.costs("q") == (() if was_chosen else (cost(7, "recapture"),))
         assert store.chosen() is None
@@ -151,21 +151,13 @@ def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
 
 
 def test_a_reader_reads_an_older_store_and_leaves_it_alone(root: Path) -> None:
-    as_format(root, 1)
+    as_first_format(root)
     before = (root / "catalog.sqlite").read_bytes()
     with Store.open(root, create=False) as store:
         assert store.queries() == ("q",)
-        assert store.costs("q") == ()
+        assert store.costs("q") == (cost(7, "recapture"),)
         assert not store.is_writable
     assert (root / "catalog.sqlite").read_bytes() == before
-
-
-def test_a_writer_brings_an_older_store_up(root: Path) -> None:
-    as_format(root, 1)
-    with Store.open(root) as store:
-        add_cost(store, cost(1))
-        assert store.costs("q") == (cost(1),)
-        assert store.load("q") is not None
 
 
 def arrival(version: int, at: float | None = None) -> Commit:
@@ -253,18 +245,6 @@ def test_an_altered_log_row_makes_a_table_unknown(root: Path) -> None:
         assert store.arrivals(["t"]) == {}
         store.save_arrivals({"t": history(4, 5)})
         assert store.arrivals(["t"]) == {"t": history(4, 5)}
-
-
-def test_a_store_of_before_knows_none_and_takes_them(root: Path) -> None:
-    saved(root, history(1, 5))
-    as_format(root, 5)
-    with Store.open(root, create=False) as store:
-        assert store.arrivals(["t"]) == {}
-        assert store.queries() == ("q",)
-    with Store.open(root) as store:
-        assert store.arrivals(["t"]) == {}
-        store.save_arrivals({"t": history(1, 5)})
-        assert store.arrivals(["t"]) == {"t": history(1, 5)}
 
 
 DAY = 86_400

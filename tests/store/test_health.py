@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from impctl.data.pages import PAGE, PagedTable
 from impctl.errors import StateCorruptError
 from impctl.store import states
-from impctl.store.catalog import digest_of, sealed
 from impctl.store.store import DUE, Store
-from tests.store.builders import LARGE, capture, in_catalog, maintain, record, rows, state_of
-from tests.support.kept_workload import as_format
+from tests.store.builders import LARGE, capture, in_catalog, record, rows
 
 
 @pytest.fixture
@@ -80,52 +76,8 @@ def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(ro
         assert "cannot be read" in error.message
 
 
-def without_sums(root: Path) -> None:
-    """The store as the release before wrote it."""
-    result = in_catalog(root, "SELECT * FROM run WHERE file IS NOT NULL")
-    for query, name, sequence, count, size, _, file, *_ in result:
-        checksum = zlib.crc32((root / "state" / file).read_bytes())
-        row = sealed(query, name, sequence, count, size, checksum, file)
-        update = "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?"
-        in_catalog(root, update, (checksum, row[-1], file))
-    seals = in_catalog(root, "SELECT seal FROM run ORDER BY arrangement, sequence")
-    ((*columns, _),) = in_catalog(root, "SELECT * FROM progress")
-    row = sealed(*columns[:-1], digest_of(seals))
-    in_catalog(root, "UPDATE progress SET runs = ?, seal = ?", row[-2:])
-    as_format(root, 4)
-
-
 def kinds(store: Store) -> set[type]:
     return {type(stored) for runs in store.load_runs("q").values() for _, stored in runs}
-
-
-def test_an_older_store_is_read_and_looked_at_as_a_whole(root: Path) -> None:
-    before = [file.stat().st_size for file in files(root)]
-    without_sums(root)
-    written_before(root, DUE + 1)
-    with Store.open(root, create=False) as store:
-        assert kinds(store) == {pa.Table}
-    with Store.open(root) as store:
-        state = state_of(store, "q")
-        # One file at a time, however little is asked for.
-        looked_at = [store.scrub(1).size for _ in range(3)]
-        assert sorted(looked_at) == [0, *sorted(-(-size // PAGE) * PAGE for size in before)]
-        generation = store.commit_maintain(maintain(1, 1, drop=(("agg", 1),)))
-        assert generation == 2
-        del state["agg"][1]
-        assert state_of(store, "q") == state
-
-
-def test_an_older_file_that_was_altered_is_noticed(root: Path) -> None:
-    without_sums(root)
-    bad = files(root)[1]
-    alter(bad, bad.stat().st_size - 1)
-    written_before(root, DUE + 1)
-    with Store.open(root) as store:
-        with pytest.raises(StateCorruptError, match=bad.name):
-            store.load_runs("q")
-        ((_, error),) = store.scrub(1 << 30).damaged
-        assert bad.name in str(error)
 
 
 def test_checksums_that_were_altered_are_refused(root: Path) -> None:

@@ -206,7 +206,7 @@ def test_reasons_for_recaptures_are_documented() -> None:
     assert not [code for code in RECAPTURED.values() if f"| `{code}` |" not in page]
 
 
-def test_a_newer_format_is_refused_and_left_alone(cli: Cli) -> None:
+def test_formats_newer_or_older_are_refused_and_left_alone(cli: Cli) -> None:
     stored = Stored(cli)
     sketches = stored.sketches()
     cli.good("capture", "--query", "grouping", "--store", "fresh")
@@ -218,6 +218,10 @@ def test_a_newer_format_is_refused_and_left_alone(cli: Cli) -> None:
         assert (refused.code, refused.error["code"]) == (2, "store_format_newer")
         assert refused.error["hint"]
     assert _contents() == newer
+    _set_format(8)
+    refused = cli("status", "--query", "grouping")
+    assert (refused.code, refused.error["code"]) == (2, "store_format_older")
+    assert "supports formats from 9" in refused.error["message"]
     _set_format(own)
     assert stored.sketches() == sketches
 

@@ -247,7 +247,6 @@ def test_the_same_versions_reached_twice_are_both_there(store: Store) -> None:
 
 
 def test_a_commit_without_a_basis_is_not_offered(store: Store, root: Path) -> None:
-    """So are those of stores of format 3, which have no row there either."""
     first = store.commit_capture(replace(capture(), basis=None), {}, record())
     store.commit_maintain(maintain(first, 1))
     assert [kept.versions for kept in store.kept("q")] == [{"sales": 1}]

@@ -9,6 +9,7 @@ import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -239,27 +240,16 @@ def set_time(table: str | Path, version: int, at: float) -> None:
     entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
-_SINCE = {
-    2: ("DROP TABLE cost",),
-    4: ("DROP TABLE sketch_basis",),
-    5: ("ALTER TABLE run DROP COLUMN sums", "DROP TABLE scrub"),
-    6: ("DROP TABLE arrival_log", "DROP TABLE arrival"),
-    7: ("ALTER TABLE cost DROP COLUMN moved",),
-    8: ("ALTER TABLE cost DROP COLUMN parts", "DROP TABLE state_choice"),
-    10: ("ALTER TABLE cost DROP COLUMN layout",),
-}
-"""What takes away what each format brought; marks of files (3) and expiries (9) lie in rows."""
-
-
-def as_format(root: Path, number: int) -> None:
-    """Take away what later formats have; before format 5 files of runs have one checksum each."""
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    for later, statements in reversed(_SINCE.items()):
-        for statement in statements if later > number else ():
+def in_catalog(root: Path, *statements: str) -> None:
+    """Alter the catalog of a store that nobody has open."""
+    with closing(sqlite3.connect(root / "catalog.sqlite")) as connection, connection:
+        for statement in statements:
             connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {number}")
-    connection.commit()
-    connection.close()
+
+
+def as_first_format(root: Path) -> None:
+    """The store as format 9 had it."""
+    in_catalog(root, "ALTER TABLE cost DROP COLUMN layout", "PRAGMA user_version = 9")
 
 
 def run_record(action: str, **said: Any) -> RunRecord:

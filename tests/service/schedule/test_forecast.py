@@ -33,12 +33,13 @@ from impctl.store.store import Store
 from impctl.tables import source as module
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ExpectedChanges, TableSpec
-from tests.support.kept_workload import as_format, log_entry, set_time
+from tests.support.kept_workload import in_catalog, log_entry, set_time
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import ROWS, Cli, MadeOnce, MonkeyPatch, Ran, spied
 
 NOW = 2e9
 HOUR = 3600.0
+FORGET = ("DELETE FROM arrival", "DELETE FROM arrival_log")
 
 
 def history(
@@ -508,18 +509,8 @@ def test_a_log_that_was_cleaned_takes_nothing_away(still: Cli, hourly: str) -> N
     assert (after["rows"], after["unknown"]) == (before["rows"], None)
     # Without the store nobody knows.
     assert len(history_of(still)) == 9
-    as_format(still.folder / ".impctl", 5)
+    in_catalog(still.folder / ".impctl", *FORGET)
     assert next_change(still)["unknown"] == "1 change is known, a forecast needs 5"
-
-
-@pytest.mark.slow
-def test_a_store_of_before_is_brought_up_by_the_next_run(still: Cli, hourly: str) -> None:
-    still.good("capture")
-    as_format(still.folder / ".impctl", 5)
-    assert next_change(still)["rows"] == 4
-    append(hourly, 0.0)
-    still.good("maintain")
-    assert arrivals(still) == list(range(1, 10))
 
 
 @pytest.mark.slow
@@ -563,11 +554,11 @@ def test_a_change_that_was_never_to_come_is_told_once(still: Cli) -> None:
     assert unexpected(still.good("maintain")) == []
 
 
-def test_in_a_store_of_before_what_is_pending_is_told(still: Cli) -> None:
+def test_without_known_commits_what_is_pending_is_told(still: Cli) -> None:
     still.edit("{path: t}", "{path: t, changes: never}")
     append(still.path("t"), HOUR)
     still.good("capture")
-    as_format(still.folder / ".impctl", 5)
+    in_catalog(still.folder / ".impctl", *FORGET)
     append(still.path("t"), 0.0)
     (told,) = unexpected(still.good("maintain"))
     assert "changed in version 2," in told
