@@ -20,10 +20,8 @@ from impctl.service.settings import (
     GenerateRequest,
     MeasureRequest,
     Policy,
-    QueryRequest,
     Settings,
     SimulateRequest,
-    SketchPolicy,
 )
 from impctl.workload.load import names_in
 from tests.support.run_cli import python, spoken
@@ -33,53 +31,22 @@ APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
 BENCH_NEEDS = "Command `bench` needs either a workload file, `--generate` or `--compare`"
 
 
-def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool]:
-    """What `apply` is called with beside the names."""
-    return {"all_updates": all_updates, "again": again}
-
-
-ROWS = {"limit": None, "out": None, "escape_formulas": False}
 SIMULATED = SimulateRequest(604_800.0, ("1MB", "all"), ("rows: 5",), 60.0)
 CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
-    "check w.yaml": ("check", (BENCH, ()), {"strict": False}),
-    "capture w.yaml": ("capture", (BENCH, ()), {}),
     "capture w.yaml --query a --query b": ("capture", (BENCH, ("a", "b")), {}),
-    "apply w.yaml u v": ("apply", (BENCH, ("u", "v")), applied()),
-    "apply w.yaml --all": ("apply", (BENCH, ()), applied(all_updates=True)),
-    "apply w.yaml u --again": ("apply", (BENCH, ("u",)), applied(again=True)),
+    "apply w.yaml u v": ("apply", (BENCH, ("u", "v")), {"all_updates": False, "again": False}),
+    "apply w.yaml u --again": ("apply", (BENCH, ("u",)), {"all_updates": False, "again": True}),
     "simulate w.yaml": ("simulate", (BENCH, (), SimulateRequest()), {}),
     "simulate w.yaml --disk 1MB --disk all --trigger 'rows: 5' --query a --since 7d"
     " --interval 1m": ("simulate", (BENCH, ("a",), SIMULATED), {}),
-    "plan w.yaml --query a": ("plan", (BENCH, ("a",)), {"strict": False}),
     "maintain w.yaml": ("maintain", (BENCH, ()), {"batch_rows": None}),
     "maintain w.yaml --batch-rows 9": ("maintain", (BENCH, ()), {"batch_rows": 9}),
-    "rewrite w.yaml --query a": (
-        *("rewrite", (BENCH, QueryRequest("a", sketch=SketchPolicy.ALWAYS), None), {}),
-    ),
-    "rewrite w.yaml --files f.json --sketch auto": (
-        *("rewrite", (BENCH, QueryRequest(), Path("f.json")), {}),
-    ),
-    "query w.yaml": ("query", (BENCH, QueryRequest(), "auto"), {"where": None, **ROWS}),
-    "changes w.yaml --query a --since t=1 --since u=2": (
-        *("changes", (BENCH, "a", ("t=1", "u=2"))),
-        {"whole": False, **ROWS},
-    ),
-    "changes w.yaml --all --limit 3 --out c.csv": (
-        *("changes", (BENCH, None, None)),
-        {"whole": True, **ROWS, "limit": 3, "out": Path("c.csv")},
-    ),
     "status w.yaml": ("status", (BENCH, ()), {"runs": 3}),
-    "explain w.yaml --query a": ("explain", (BENCH, ("a",)), {}),
     "verify w.yaml": ("verify", (BENCH, ()), {"results": False}),
-    "verify w.yaml --results": ("verify", (BENCH, ()), {"results": True}),
     "gc w.yaml": ("gc", (BENCH, None), {}),
-    "gc w.yaml --keep 8": ("gc", (BENCH, 8), {}),
-    "bench w.yaml": (*("run_workload", (BENCH, MeasureRequest(), ())), {"delta_rows": ()}),
-    "bench w.yaml --query a --delta-rows 1 --delta-rows 7": (
-        *("run_workload", (BENCH, MeasureRequest(), ("a",))),
-        {"delta_rows": (1, 7)},
-    ),
+    "bench w.yaml": ("run_workload", (BENCH, MeasureRequest(), ()), {"delta_rows": ()}),
 }
+"""Defaults, and options of which no test in `tests/service` sees the effect."""
 
 
 @pytest.mark.slow

@@ -91,18 +91,6 @@ def test_a_command_to_run_is_whole_on_a_narrow_terminal(show, monkeypatch) -> No
     assert lines.splitlines()[1:] == ["  " + statement.replace("\x1b", "\\x1b")]
 
 
-def test_what_selects_a_sketch_reaches_rewrite(fake, show) -> None:
-    for words, given in (
-        (("--param", "a=1", "--param", "b=2"), (None, ("a=1", "b=2"), None, None)),
-        (("--sql", "SELECT 1"), (None, (), "SELECT 1", None)),
-        (("--at", "a=1", "--at", "b=2"), (None, (), None, ("a=1", "b=2"))),
-    ):
-        show(EXAMPLES["rewrite"], "rewrite", "w.yaml", *words)
-        _, request, files = fake.calls[-1][1]
-        assert (request.query, request.params, request.sql, request.at) == given
-        assert files is None
-
-
 def test_quiet_prints_results_and_errors_only(show) -> None:
     failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
     outcome = Outcome((EXAMPLES["rewrite"],), ("statistics are missing",), (failure,))

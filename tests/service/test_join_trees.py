@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
-from impctl.data import pages
 from impctl.errors import TableError
 from impctl.service import maintenance_plan
 from impctl.service.context import SilentReporter
 from impctl.service.doctor import Checkup, check_trees
 from impctl.service.pinned import PinnedTables
-from impctl.store import states
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli, CliOnce, MonkeyPatch, write_files
@@ -84,8 +81,8 @@ WAYS = ("tree", "index")
 BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in WAYS)
 
 
-def sketches(cli: Cli, names: Iterable[str] = BOTH_WAYS) -> dict[str, dict[str, tuple[int, ...]]]:
-    held = {name: stored(cli.folder, name).sketches for name in names}
+def sketches(cli: Cli) -> dict[str, dict[str, tuple[int, ...]]]:
+    held = {name: stored(cli.folder, name).sketches for name in BOTH_WAYS}
     return {n: {s.access: tuple(s.ranges.ids) for s in one} for n, one in held.items()}
 
 
@@ -418,59 +415,3 @@ def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> No
         told = choosing.one("changes", "--query", name)
         assert told["by"] == "state"
         assert {row[0] for row in told["rows"]} == {"delete", "insert"}
-
-
-FEW = ("groups_tree", "groups_index", "top_index", "one_index")
-
-
-@pytest.mark.parametrize(
-    "count",
-    [
-        pytest.param(4, marks=pytest.mark.slow),
-        pytest.param(None, id="all", marks=[pytest.mark.slow, pytest.mark.long]),
-    ],
-)
-@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
-def test_an_altered_byte_is_found(cli: Cli, monkeypatch: MonkeyPatch, count: int | None) -> None:
-    """By hand all of them (`count` is None), one after the other."""
-    monkeypatch.setattr(states, "BLOB_LIMIT", 0)
-    monkeypatch.setattr(pages, "PAGE", 64)
-    folder, names = cli.folder, [f"--query={name}" for name in FEW]
-    cli.good("capture", *names)
-    rng = random.Random(3)
-    changed(folder, rng, 1)
-    shutil.copytree(folder / ".impctl", folder / "aside")
-    before = sketches(cli, FEW)
-    cli.good("maintain", *names)
-    wanted = sketches(cli, FEW)
-    assert wanted != before
-    every = [
-        (file.name, place)
-        for file in sorted((folder / "aside" / "state").iterdir())
-        for place in range(file.stat().st_size)
-    ]
-    result = 0
-    for name, place in every if count is None else rng.sample(every, count):
-        alter_a_bit(folder, name, place, 1 << rng.randrange(8))
-        ran = cli("maintain", *names)
-        error = ran.document["error"]
-        failures = [] if error is None else error.get("failures") or [error]
-        failed = {one["query"] for one in failures}
-        assert {one["code"] for one in failures} <= {"state_corrupt"}
-        assert ran.code == (7 if failed else 0)
-        now = sketches(cli, FEW)
-        for query in FEW:
-            assert now[query] == (before if query in failed else wanted)[query], (name, place)
-        result += len(failed)
-    assert result
-    assert result < len(every) if count is None else result <= count
-
-
-def alter_a_bit(folder: Path, name: str, place: int, bit: int) -> None:
-    """The store as it was, but for one bit."""
-    shutil.rmtree(folder / ".impctl")
-    shutil.copytree(folder / "aside", folder / ".impctl")
-    file = folder / ".impctl" / "state" / name
-    whole = bytearray(file.read_bytes())
-    whole[place] ^= bit
-    file.write_bytes(whole)
