@@ -580,6 +580,11 @@ class Decider:
         counted = sum(rows) if len(rows) == len(sizes) else None
         return ChangeSize(counted, sum(size.bytes for size in sizes))
 
+    def changed_bytes(self, decision: Decision) -> int:
+        """Bytes of the changes to maintain by the log, 0 if it cannot be read."""
+        size = self.size(decision.needs)
+        return 0 if size is None else size.bytes
+
     def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Decision:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.state is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Span
     from impctl.service.context import Context, RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoredQuery, TablePin
+    from impctl.store.records import MaintainCommit, StoredQuery
     from impctl.types import ColumnName, TableName
 
 
@@ -551,26 +551,18 @@ class QueryState:
             columns = (self.stored.sketches[0].attribute,)
         return tuple(dict.fromkeys((*columns, *columns_assumed(self.stored.assumptions, table))))
 
-    def committed(
-        self,
-        generation: int,
-        maintained_at: float,
-        pins: tuple[TablePin, ...],
-        ranges: RangesByAccess,
-        meta: StateMeta,
-        stored_meta: dict[str, Any],
-    ) -> None:
-        """Note that the store now has the state in memory, with these beside it."""
+    def committed(self, commit: MaintainCommit, generation: int, meta: StateMeta) -> None:
+        """Note that the store now has the state in memory, as of this commit."""
         self.maintained.saved()
-        self.ranges, self.meta = dict(ranges), meta
-        sketches = tuple(
-            replace(sketch, ranges=ranges[sketch.access]) for sketch in self.stored.sketches
-        )
+        self.ranges, self.meta = dict(commit.sketches), meta
         self.stored = replace(
             self.stored,
-            pins=pins,
-            sketches=sketches,
-            state_meta=stored_meta,
+            pins=commit.pins,
+            sketches=tuple(
+                replace(sketch, ranges=self.ranges[sketch.access])
+                for sketch in self.stored.sketches
+            ),
+            state_meta=commit.state_meta,
             generation=generation,
-            maintained_at=maintained_at,
+            maintained_at=commit.at,
         )

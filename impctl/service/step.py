@@ -64,7 +64,7 @@ from impctl.store.records import (
 from impctl.tables.changes import Changes, check_same_columns, no_changes
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import other_history
-from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.types import AccessId, ColumnName, TableName, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,11 +168,11 @@ class Maintainer:
             read = f"{count_read:,} of {count_text(total, 'file')}"
             verb = "was" if count_read == 1 else "were"
             expired = f"{count_text(count, 'row')} expired; {read} {verb} read for them"
-        before = state.ranges
+        added, removed = _differences(state.ranges, after)
         done = replace(
             done,
-            added={access: after[access].minus(before[access]).ids for access in after},
-            removed={access: before[access].minus(after[access]).ids for access in after},
+            added=added,
+            removed=removed,
             note="; ".join(filter(None, (expired, done.note))),
             may_change_answer=self._move is not None or may_change_answer(state, moved, after),
             engine_ms=watch.ms,
@@ -193,9 +193,9 @@ class Maintainer:
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
         work, filled, recomputed = session.tree_work(), session.refills(), session.recomputations()
         changes = {
-            table: TableChange(result.table, result.weights, result.shared)
+            table: TableChange(change.changes.table, change.changes.weights, change.changes.shared)
             for table, change in moved.items()
-            if (result := change.changes).rows
+            if change.rows
         }
         move, count = self._move, 0
 
@@ -272,7 +272,6 @@ class Maintainer:
         )
         checkpoint: Checkpoint = state.maintained.checkpoint()
         meta = self._meta(done, moved, checkpoint)
-        stored_meta = meta.as_stored()
         record = _record(done, reason_code, reason, self._cost(done, moved))
         commit = MaintainCommit(
             query=stored.query,
@@ -281,7 +280,7 @@ class Maintainer:
             sketches=tuple(ranges.items()),
             put_runs=checkpoint.put,
             drop_runs=checkpoint.drop,
-            state_meta=stored_meta,
+            state_meta=meta.as_stored(),
             basis=meta.basis(pins),
             record=record,
         )
@@ -290,7 +289,7 @@ class Maintainer:
         generation = stored.generation
         if self.store is not None:
             generation = self.store.commit_maintain(commit)
-        state.committed(generation, commit.at, pins, ranges, meta, stored_meta)
+        state.committed(commit, generation, meta)
         commit_ms = watch.ms
         if self.store is not None:
             self.store.add_commit_time(stored.query, record, commit_ms)
@@ -339,6 +338,15 @@ class Maintainer:
             parts=None if asks_spark else done.parts,
             layout=self.state.meta.layout,
         )
+
+
+def _differences(
+    before: Mapping[AccessId, RangeSet], after: Mapping[AccessId, RangeSet]
+) -> tuple[dict[AccessId, tuple[int, ...]], dict[AccessId, tuple[int, ...]]]:
+    """Ranges that entered and left the sketch of each access."""
+    added = {access: after[access].minus(before[access]).ids for access in after}
+    removed = {access: before[access].minus(after[access]).ids for access in after}
+    return added, removed
 
 
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
@@ -410,12 +418,13 @@ def may_change_answer(
 
 def planned_results(tables: PinnedTables, decision: Decision) -> list[MaintainResult]:
     stored = decision.task.stored
-    versions = tables.versions_of(pin.table for pin in stored.pins)
-    changes = sum(delta.rows for delta in decision.deltas)
-    read_ms = sum(delta.read_ms for delta in decision.deltas)
-    step = StepDone(decision.action, versions, changes=changes, read_ms=read_ms)
-    code, reason = decision.reason_code, decision.reason
-    results = step_results(stored.query, stored.sketches, stored.versions, [step], code, reason)
+    step = StepDone(
+        decision.action,
+        tables.versions_of(stored.versions),
+        changes=sum(delta.rows for delta in decision.deltas),
+        read_ms=sum(delta.read_ms for delta in decision.deltas),
+    )
+    results = step_results(stored, [step], decision.reason_code, decision.reason)
     return [replace(result, foreseen=True, answer_changed=None) for result in results]
 
 
@@ -435,14 +444,13 @@ def file_diff_warning(snapshot: Snapshot) -> str:
 
 
 def step_results(
-    query: QueryName,
-    sketches: Sequence[StoredSketch],
-    since: Versions,
+    before: StoredQuery,
     steps: Sequence[StepDone],
     code: str,
     reason: str,
+    sketches: Sequence[StoredSketch] | None = None,
 ) -> list[MaintainResult]:
-    """One result per sketch; they share the run's costs."""
+    """One result per sketch, of a recapture per new one; they share the run's costs."""
     unsure = sum(step.unsure for step in steps)
     if unsure:
         reason = (
@@ -454,7 +462,7 @@ def step_results(
     notes = dict.fromkeys(step.note for step in steps)
     trees = [step.tree for step in steps if step.tree is not None]
     results = []
-    for sketch in sketches:
+    for sketch in before.sketches if sketches is None else sketches:
         added, removed = _net(steps, sketch.access)
         shown = tuple(
             MaintainStep(
@@ -469,14 +477,14 @@ def step_results(
             for step in steps
         )
         result = MaintainResult(
-            query=query,
+            query=before.query,
             table=sketch.table,
             attribute=sketch.attribute,
             total=sketch.partition.ranges,
             action=steps[-1].action,
             reason_code=code,
             reason="; ".join(filter(None, (reason, refilled, *notes))),
-            since=since,
+            since=before.versions,
             versions=steps[-1].versions,
             added=added,
             removed=removed,
@@ -528,12 +536,14 @@ def recapture_results(
 ) -> list[MaintainResult]:
     """One result per new sketch; a sketch with other ranges counts as added whole."""
     known = {(sketch.access, sketch.partition): sketch.ranges for sketch in before.sketches}
-    added, removed = {}, {}
-    for sketch in captured.sketches:
-        nothing = RangeSet.of((), sketch.partition.size)
-        old = known.get((sketch.access, sketch.partition), nothing)
-        added[sketch.access] = sketch.ranges.minus(old).ids
-        removed[sketch.access] = old.minus(sketch.ranges).ids
+    old = {
+        sketch.access: known.get(
+            (sketch.access, sketch.partition), RangeSet.of((), sketch.partition.size)
+        )
+        for sketch in captured.sketches
+    }
+    new = {sketch.access: sketch.ranges for sketch in captured.sketches}
+    added, removed = _differences(old, new)
     record = captured.record
     step = StepDone(
         "recapture",
@@ -545,7 +555,7 @@ def recapture_results(
         commit_ms=record.commit_ms,
     )
     sketches, code, reason = captured.sketches, record.reason_code, record.reason
-    results = step_results(before.query, sketches, before.versions, [step], code, reason)
+    results = step_results(before, [step], code, reason, sketches)
     return [replace(result, elapsed_ms=elapsed_ms) for result in results]
 
 
@@ -673,10 +683,9 @@ class StaleRun:
     def _advance(self, decision: Decision) -> list[MaintainResult]:
         task, state = decision.task, decision.task.state
         assert state is not None
-        since = dict(state.versions)
         self._spark_start()
         pieces = self._pieces(decision, state)
-        size = self.decider.size(decision.needs) if len(pieces) == 1 else None
+        changed_bytes = self.decider.changed_bytes(decision) if len(pieces) == 1 else 0
         for delta in decision.deltas:
             if delta.changes.method == "file_diff":
                 self._warn(file_diff_warning(delta.ending))
@@ -701,13 +710,11 @@ class StaleRun:
                 deltas,
                 reason_code=decision.reason_code,
                 reason=decision.reason,
-                changed_bytes=0 if size is None else size.bytes,
+                changed_bytes=changed_bytes,
             )
             for deltas in pieces
         ]
-        code, reason = decision.reason_code, decision.reason
-        stored = task.stored
-        results = step_results(stored.query, stored.sketches, since, steps, code, reason)
+        results = step_results(task.stored, steps, decision.reason_code, decision.reason)
         return self._reported(state.stored, results)
 
     def _files_for(self, task: StaleQuery) -> ChangeFiles | None:
