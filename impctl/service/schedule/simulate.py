@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cached_property
 from itertools import accumulate, pairwise
 from math import ceil, inf
 from operator import itemgetter
@@ -615,23 +614,6 @@ class StepCosts(Struct, frozen=True, dict=True):
             ms = max(known + more, ms)
         return Step(UNKNOWN_S if known is None and not ms else ms / 1000, reads)
 
-    def most(self, rows: float, size: float) -> float:
-        """No less than the seconds of any step over at most so much, as if changes of all kinds
-        came together."""
-        ms = more = 0.0
-        for price in self.prices.values():
-            # The first size that is no smaller counts, since prices lie on lines.
-            count = bisect_left(price.rows, rows) + 1
-            ms += max(price.ms[:count])
-            more += max(0.0, *price.more_ms[:count])
-        least = UNKNOWN_S * 1000 if self.by is CostsBy.PRIORS else 0.0
-        by_runs = max(self.ms(tables, rows, size) or 0.0 for tables in self._moved)
-        return max(by_runs + more, ms, least) / 1000
-
-    @cached_property
-    def _moved(self) -> Collection[Tables]:
-        return {frozenset(run.moved) for run in self.runs} | {_OTHERS}
-
 
 # Law: settings are independent; equal commits, runs and settings give equal figures.
 
@@ -780,7 +762,6 @@ class ReplayedQuery(Struct):
     _until: int = 0
     _pending: PendingChanges | None = None
     """What the first `_until` commits have above the sketch."""
-    _due_times: tuple[float, float] | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -824,7 +805,7 @@ class ReplayedQuery(Struct):
     def pin(self, moment: float) -> None:
         """Bring its sketch to what came by then."""
         self.seen = self._until = self.stream.until(moment)
-        self.last, self._pending, self.step, self._due_times = moment, None, None, None
+        self.last, self._pending, self.step = moment, None, None
 
     def waiting(self, now: float) -> Waiting | None:
         """What waits for it; None where nothing can make it due by itself."""
@@ -844,34 +825,6 @@ class ReplayedQuery(Struct):
         """The rows that usually come until the next moment."""
         moment = next_moment(self.trigger, self.stream.times[self.seen])
         return 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
-
-    def due_times(self) -> tuple[float, float]:
-        """When the first commit that its sketch lacks makes it due: from one time on, and by the
-        end of a bound, before which a run starts."""
-        if self._due_times is None:
-            exact, bounded = [inf], [inf]
-            times, trigger, enough = self.stream.times, self.trigger, self._enough()
-            if self.seen < len(times):
-                oldest = times[self.seen]
-                moment = next_moment(trigger, oldest)
-                if moment is not None:
-                    (exact if trigger.ready_within is None else bounded).append(moment)
-                if trigger.fresh_within is not None:
-                    bounded.append(oldest + trigger.fresh_within)
-                if trigger.cheap or (trigger.ready_within and trigger.point is not None):
-                    exact.append(oldest)
-            exact += times[enough : enough + 1]
-            self._due_times = min(exact), min(bounded)
-        return self._due_times
-
-    def most(self, until: float, now: float) -> float:
-        """No less than the estimate of a step at any time until then; 0 where nothing comes."""
-        stream, last = self.stream, self.stream.until(until)
-        if last <= self.seen:
-            return 0.0
-        coming = 0.0 if self.trigger.ready_within is None else self._coming(now)
-        rows, size = stream.amount(self.seen, last)
-        return self.costs.most(rows + coming, size)
 
 
 # Recorded runs beside the model of the same period. Law: counts steps that maintained, and
@@ -988,20 +941,14 @@ class VirtualRun:
         return FinishedRun(self.now, opening + sum(took[query.query] for query in due))
 
     def _next_look(self, until: float) -> float:
-        """After a look without a run: the next one at which a query on `commit` has something new,
-        or another may start, or the scheduler wakes at a moment of the clock from which looks go
-        on."""
+        """After a look without a run: the next one that sees a commit; or the last one before a
+        start, and then the start. Between commits a start may only move back, as fewer rows are
+        expected until a moment."""
         now, look, start = self.now, self._look, self.scheduler.next_start()
-        commit = min((query.next_after(now) for query in self._on_commit), default=inf)
-        pending = (due.start_at for due in self.scheduler.upcoming if due.is_pending)
-        first = min((due_at for due_at in pending if due_at is not None), default=inf)
-        # Until when no start changes: the next commit, but now, where rows are expected until a
-        # moment.
-        same = min((query.next_after(now) for query in self._timed), default=inf)
-        if any(q.trigger.ready_within and q.pending(now) is not None for q in self._timed):
-            same = now
-        exact, bounded = self._sure_until() if same < first else (now, now)
-        end = min(commit, max(min(exact, bounded), min(same, first)), until)
+        commit = min((query.next_after(now) for query in self._queries.values()), default=inf)
+        upcoming = self.scheduler.upcoming
+        pending = (due.start_at for due in upcoming if due.is_pending)
+        end = min([commit, until, *(moment for moment in pending if moment is not None)])
         woken = []
         for trigger in {query.trigger for query in self._timed if query.is_on_clock}:
             last = last_moment(trigger, now, end)
@@ -1010,28 +957,12 @@ class VirtualRun:
                 woken.append(last)
         if woken:
             return max(woken)
-        idle = (due.start_at for due in self.scheduler.upcoming if not due.is_pending)
+        idle = (due.start_at for due in upcoming if not due.is_pending)
         if any(moment is not None and moment <= now for moment in idle):
             # The moment after this one shows at the next look.
             return now + self.scheduler.pause()
-
-        def look_from(moment: float) -> float:
-            return now + look * max(1, ceil((moment - now) / look)) if moment < inf else inf
-
-        # The last look before a bound, or the first one from the other times on.
-        sure = min(look_from(exact), look_from(bounded - look - _SLACK))
-        following = min(look_from(commit), max(sure, look_from(same)))
-        return following if start is None else min(now + (start - now), following)
-
-    def _sure_until(self) -> tuple[float, float]:
-        """Times before which none starts that is not on `commit`, whatever comes until then: the
-        first from which on any is due, and the first end of a bound, less the most that all work
-        until then can take."""
-        due_times = [query.due_times() for query in self._timed]
-        exact = min((time for time, _ in due_times), default=inf)
-        bounded = min((time for _, time in due_times), default=inf)
-        if bounded == inf:
-            return exact, inf
-        pace, due = self.scheduler.pace, min(exact, bounded)
-        most = sum(query.most(due, self.now) for query in self._timed)
-        return exact, bounded - pace.margin * (pace.opening + most) - self._look
+        following = inf if commit == inf else now + look * max(1, ceil((commit - now) / look))
+        if start is None:
+            return following
+        last = now + look * ((start - now) // look)
+        return min(following, last if last > now else now + (start - now))

@@ -475,35 +475,12 @@ def test_lines_are_those_of_the_estimates(seed: int) -> None:
             assert (result is None) == (wanted is None)
             if result is not None:
                 assert result == pytest.approx(wanted, rel=1e-6, abs=1e-6)
-                assert result <= costs.most(rows, size) * 1000 + 1e-6
     by_runs = any(run.kind is RunKind.MAINTAIN for run in known)
     assert (costs.by is CostsBy.RUNS) == by_runs
     assert (costs.by is CostsBy.PRIORS) == (costs.ms(frozenset("a"), 1, 1) is None)
 
 
-def prices(rng: random.Random) -> dict[frozenset[str], Price]:
-    result = {}
-    for tables in rng.sample(SETS[1:], rng.randrange(0, 5)):
-        usual = rng.choice([1.0, 30.0, 800.0])
-        rows = tuple(usual * scale for scale in (0.25, 1.0, 16.0, 256.0))
-        columns = [
-            tuple(rng.choice([0.0, rng.uniform(lowest, 50)]) for _ in rows)
-            for lowest in (0, -20, 0)
-        ]
-        result[tables] = Price(rows, *columns)
-    return result
-
-
-@random_seeds(5, 33, 60)
-def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
-    rng = random.Random(seed)
-    costs = StepCosts.of(runs(rng), prices(rng))
-    for _ in range(200):
-        rows, more = rng.choice([0, 1, 7, 300, 10**6]), rng.choice([0, 1, 90, 10**5])
-        step = costs.step(rng.choice(SETS[1:]), rows, 0)
-        assert 0 <= step.seconds <= costs.most(rows + more, 0) + 1e-9
-        assert step.reads >= 0
-
+def test_a_price_lies_on_the_line_between_two_sizes() -> None:
     price = Price((10.0, 20.0, 40.0), (1.0, 3.0, 7.0), (0.0, -1.0, 1.0), (0.5, 1.0, 1.0))
     of = {frozenset("a"): price}
     for table, rows, wanted in (
@@ -511,9 +488,6 @@ def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
         *(("a", 1_000, (7.0, 1.0, 1.0)), ("b", 30, (0.0, 0.0, 0.0))),
     ):
         assert price_of_step(of, frozenset(table), rows) == wanted
-    free = [RunCost(RunKind.MAINTAIN, rows, 0, 0.0) for rows in (1, 2, 3)]
-    most = StepCosts.of(free, of).most
-    assert (most(20, 0), most(21, 0)) == (0.003, 0.007)
 
 
 def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -> None:

@@ -532,7 +532,7 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> s
                 for n in (2, 30, 80)
             ]
         for tables in (frozenset("a"), frozenset("b"), frozenset("ab")):
-            more = tuple(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3))
+            more = tuple(sorted(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3)))
             prices[tables] = simulate.Price(
                 (1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0)
             )
