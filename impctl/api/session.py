@@ -27,7 +27,6 @@ from impctl.service.context import (
     open_context,
 )
 from impctl.service.memory_limit import memory_from
-from impctl.service.outcome import for_report, most_severe
 from impctl.service.results import (
     CaptureResult,
     ChangesResult,
@@ -44,6 +43,8 @@ from impctl.service.results import (
     VerifyResult,
     WhyResult,
     WithoutResult,
+    for_report,
+    most_severe,
 )
 from impctl.service.settings import (
     NOW,

@@ -1,7 +1,7 @@
 """Where a command ends: its job is run, and an exception becomes a message and an exit code.
 
 Law: only this module catches everything. The exit code of a run is that of its most severe failure:
-`impctl.errors` has the codes, `service.outcome` their order. `cli.signals` and `cli.main` end a
+`impctl.errors` has the codes, `service.results` their order. `cli.signals` and `cli.main` end a
 process that is interrupted while it loads or after its output. Stdout has results only, and in JSON
 mode one complete document.
 """
@@ -126,8 +126,7 @@ def _present(
     detailed: bool = False,
 ) -> int:
     """Show the results that are not in `shown`, and the end; return the exit code."""
-    from impctl.service.outcome import for_report, is_pending, most_severe
-    from impctl.service.results import Failure, Outcome
+    from impctl.service.results import Failure, Outcome, for_report, is_pending, most_severe
     from impctl.service.text import plain
 
     text = outcome if isinstance(outcome, str) else None
@@ -159,8 +158,7 @@ def _present(
 
 def _report_on_stderr(outcome: Outcome, error: OutputFailedError) -> int:
     """Report all failures on stderr, in JSON mode too, because stdout does not accept them."""
-    from impctl.service.outcome import most_severe
-    from impctl.service.results import Failure
+    from impctl.service.results import Failure, most_severe
 
     discard_output(sys.stdout.fileno())
     failures = outcome.failures

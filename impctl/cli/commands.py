@@ -659,9 +659,9 @@ def gain(
 
     Example: impctl gain workloads/running-example.yaml --since 7d
     """
-    from impctl.service.gain import gain
-    from impctl.service.outcome import gain_metrics
     from impctl.service.output import check_output
+    from impctl.service.results import gain_metrics
+    from impctl.service.status import gain
 
     if metrics is not None:
         check_output(metrics, ctx.reserved)

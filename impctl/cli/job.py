@@ -170,7 +170,7 @@ def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], 
 
 def maintained_now(outcome: Outcome) -> str:
     """The metrics of a run of `maintain` that ends now."""
-    from impctl.service.outcome import maintain_metrics
+    from impctl.service.results import maintain_metrics
 
     return maintain_metrics(outcome, time.time())
 
@@ -494,7 +494,7 @@ def follow_job(
 def write_document(command: str, outcome: Outcome, run: FollowedRun) -> None:
     """Print one run as a JSON document on a line."""
     from impctl.cli.output.outcome import JsonOutput
-    from impctl.service.outcome import most_severe
+    from impctl.service.results import most_severe
 
     output = JsonOutput(command, sys.stdout, run)
     for result in outcome.results:

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from impctl.cli.application import EXIT_CODES, Rows, Section, build_app, sections
-from impctl.service.outcome import GRAVITY
+from impctl.service.results import GRAVITY
 
 HEAD = """\
 # Command line reference

@@ -28,14 +28,14 @@ from impctl.errors import (
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
 from impctl.service.results import Failure, Outcome, Result
-from impctl.service.settings import Settings, spark_of
+from impctl.service.settings import Settings
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
 from impctl.store.ledger import Ledger
 from impctl.store.store import Store
 from impctl.tables.log import PinnedTable, commit_history
 from impctl.tables.storage import local_path
-from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.types import AccessId, ColumnName, QueryName, Secrets, TableName, TableVersion
 from impctl.workload.load import load_spark_profile, read_text, workload_of
 from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
 from impctl.workload.yaml import sql_location, suggestion
@@ -329,6 +329,14 @@ class SessionBeside(OwnSession):
                 hint="open the workload again with a running session, or without one",
             )
         return self._given
+
+
+def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
+    """Spark settings: the profile's keys take precedence over those of the workload file."""
+    if profile is None:
+        return workload.spark
+    master = workload.spark.master if profile.master is None else profile.master
+    return SparkSpec(master, Secrets(workload.spark.conf | profile.conf))
 
 
 def master_of(requested: str | None) -> str:

@@ -29,8 +29,7 @@ from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError
 from impctl.forecast import Commit
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
-from impctl.service.outcome import problems_error
-from impctl.service.results import Area, Failure, Finding, Level, Outcome
+from impctl.service.results import Area, Failure, Finding, Level, Outcome, problems_error
 from impctl.service.settings import ENVVARS, PREFIX, Settings
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
@@ -77,7 +76,7 @@ Check = Callable[[Checkup], Iterable[Finding]]
 
 
 # Law: writes nothing and starts no JVM unless requested; one problem hides no other. Problems exit
-# with the code of the gravest (`service.outcome`), warnings with 0.
+# with the code of the gravest (`service.results`), warnings with 0.
 
 
 def doctor(

@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from impctl.errors import UsageError
-from impctl.types import QueryName, Secrets
+from impctl.types import QueryName
 from impctl.workload.models import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import SketchPolicy as SketchPolicy
-from impctl.workload.models import SparkSpec, Workload, store_path_problem
+from impctl.workload.models import store_path_problem
 from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.scalars import seconds_in as seconds_in
 
@@ -223,14 +223,6 @@ def disk_from(text: str) -> int:
         return size_from(text)
     except ValueError:
         raise UsageError(f"`--disk` is invalid: {text}", hint=SIZE_HINT) from None
-
-
-def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
-    """Spark settings: the profile's keys take precedence over those of the workload file."""
-    if profile is None:
-        return workload.spark
-    master = workload.spark.master if profile.master is None else profile.master
-    return SparkSpec(master, Secrets(workload.spark.conf | profile.conf))
 
 
 class SimulateRequest(Struct, frozen=True):

@@ -42,8 +42,7 @@ from impctl.errors import (
     LockHeldError,
     UnsoundSketchError,
 )
-from impctl.service.outcome import GRAVITY
-from impctl.service.results import Failure, Outcome
+from impctl.service.results import GRAVITY, Failure, Outcome
 from impctl.service.settings import Policy
 from tests.cli.conftest import Terminal
 from tests.cli.examples import EXAMPLES

@@ -45,9 +45,8 @@ from impctl.measure.kinds import MeasuredCase, _real_share
 from impctl.measure.run import run_workload
 from impctl.measure.scratch import AgainstRecapture, captured, sample_rows, scratch_copy
 from impctl.service.context import Context, SilentReporter, open_context
-from impctl.service.outcome import most_severe
 from impctl.service.prepare import prepare
-from impctl.service.results import Outcome, Record, RecordKind
+from impctl.service.results import Outcome, Record, RecordKind, most_severe
 from impctl.service.settings import Example, GenerateRequest, MeasureRequest, Settings
 from impctl.spark.expressions import render_expr
 from impctl.tables.files import why_not_plain

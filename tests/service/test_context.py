@@ -20,11 +20,11 @@ from impctl.reuse import verdict as reuse
 from impctl.rules.optimize import KEPT
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.service import context as memories
-from impctl.service.context import Context, Memory, SilentReporter, open_context
+from impctl.service.context import Context, Memory, SilentReporter, open_context, spark_of
 from impctl.service.memory_limit import MemoryLimit, limited_to, machine_memory, memory_from
 from impctl.service.output import held_signals
 from impctl.service.pinned import check_credentials
-from impctl.service.settings import Policy, Settings, spark_of, store_folder
+from impctl.service.settings import Policy, Settings, store_folder
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload

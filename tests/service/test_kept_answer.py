@@ -21,8 +21,8 @@ from impctl.engine.batch import Batch
 from impctl.engine.result_rows import KeptRows
 from impctl.service import context, prepare, stored
 from impctl.service.context import AnswerCounter
-from impctl.service.gain import _hint
 from impctl.service.results import COSTS_MORE
+from impctl.service.status import _hint
 from impctl.store import ledger as ledgers
 from impctl.store.ledger import Ledger, Uses
 from impctl.store.store import Store

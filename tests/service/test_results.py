@@ -35,9 +35,8 @@ from impctl.service.formats import (
     unique_names,
     write_answer,
 )
-from impctl.service.outcome import for_report
 from impctl.service.output import write_whole
-from impctl.service.results import Failure, Outcome, QueryResult
+from impctl.service.results import Failure, Outcome, QueryResult, for_report
 from impctl.service.text import (
     RowsFormat,
     duration_text,

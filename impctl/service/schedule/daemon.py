@@ -17,7 +17,6 @@ from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.service.context import Context, Reporter, open_context
 from impctl.service.maintain import maintain, maintain_specs, unchanged_results
 from impctl.service.memory_limit import memory_of
-from impctl.service.outcome import most_severe
 from impctl.service.results import (
     ANSWER_OPEN,
     NOT_DUE,
@@ -25,6 +24,7 @@ from impctl.service.results import (
     FollowedRun,
     MaintainResult,
     Outcome,
+    most_severe,
 )
 from impctl.service.schedule.due import (
     OPENING_FIRST_S,
