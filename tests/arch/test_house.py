@@ -7,6 +7,7 @@ final values: 30 names for an interface, 150 modules, 60 entries of the glossary
 from __future__ import annotations
 
 import ast
+import json
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.arch.numbers import duplicate_classes, glossary_entries, lines_and_files
-from tests.arch.test_layers import import_graph, module_of
-from tests.arch.trace_batch import trace_fresh
+from tests.arch.test_layers import check, import_graph, module_of
+from tests.arch.trace_batch import main
+from tests.support.run_cli import Capsys
 from tests.support.sources import PACKAGE, nodes, texts
 
 FILES, MODULES_LOADED, GLOSSARY = 256, 182, 58
@@ -92,9 +94,14 @@ def test_how_many_files_there_are() -> None:
 
 
 @pytest.mark.slow
-def test_maintaining_one_sum_loads_few_modules(tmp_path: Path) -> None:
-    report = trace_fresh(tmp_path)
-    assert report["modules"] + report["packages"] <= MODULES_LOADED
+def test_maintaining_one_sum_loads_few_modules(capsys: Capsys) -> None:
+    main(["--json"])
+    reports = json.loads(capsys.readouterr().out)
+    assert reports.keys() == {"memory", "fresh"}
+    for report in reports.values():
+        check(report)
+    assert reports["memory"]["calls"] < reports["fresh"]["calls"]
+    assert reports["fresh"]["modules"] + reports["fresh"]["packages"] <= MODULES_LOADED
 
 
 def test_the_glossary_stays_short() -> None:

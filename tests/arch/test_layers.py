@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -418,15 +416,3 @@ def test_state_in_memory(tmp_path: Path) -> None:
     assert f"{report['calls']:,}" in text
     assert report["types"][-1] in text
     assert not [file for file in report["calls_by_file"] if file not in text]
-
-
-@pytest.mark.slow
-def test_the_script() -> None:
-    words = [sys.executable, "-m", "tests.arch.trace_batch", "--json"]
-    root = Path(__file__).parents[2]
-    ran = subprocess.run(words, check=True, capture_output=True, text=True, cwd=root)
-    reports = json.loads(ran.stdout)
-    assert reports.keys() == {"memory", "fresh"}
-    for report in reports.values():
-        check(report)
-    assert reports["memory"]["calls"] < reports["fresh"]["calls"]

@@ -162,21 +162,19 @@ def trace_in_memory(folder: Path) -> dict[str, Any]:
 
 def trace_fresh(folder: Path) -> dict[str, Any]:
     """A batch of a process that does nothing else."""
+    import impctl
+
     file = str(make_workload(folder))
-    _run("impctl", "capture", file)
+    with impctl.open(file) as opened:
+        opened.capture()
     add_batch(folder)
-    report: dict[str, Any] = json.loads(_run(__spec__.name, "--child", file))
-    return report
-
-
-def _run(module: str, *arguments: str) -> str:
-    """What it prints on stderr."""
     environment = {name: value for name, value in os.environ.items() if "IMPCTL" not in name}
-    words = [sys.executable, "-m", module, *arguments]
+    words = [sys.executable, "-m", __spec__.name, "--child", file]
     ran = subprocess.run(
         words, check=True, capture_output=True, text=True, cwd=_ROOT, env=environment
     )
-    return ran.stderr
+    report: dict[str, Any] = json.loads(ran.stderr)
+    return report
 
 
 def _maintain_traced(file: str) -> None:
