@@ -221,7 +221,6 @@ def test_duckdb_being_quicker_is_told() -> None:
 
 
 def section(record: Record, title: str) -> Section:
-    """The section of the summary whose title starts so."""
     (result,) = (one for one in summarize(record).sections if one.title.startswith(title))
     return result
 

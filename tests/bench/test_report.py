@@ -8,7 +8,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -253,7 +253,6 @@ def test_figures_with_one_name_have_links_of_their_own() -> None:
 
 
 def text_of(*cells: Cell, **facts: object) -> str:
-    """What is read on the page of a small record."""
     return Page(render_report(small_record(*cells, **facts))).text
 
 
@@ -426,7 +425,9 @@ def test_a_low_end_of_zero_draws_no_whisker_on_a_logarithmic_axis() -> None:
     assert point["text"] == "2 ms (0–3 ms in 5 runs)"
 
 
-def test_every_number_of_a_published_record_is_drawn(record: Record) -> None:
+@pytest.mark.parametrize("make", [published_record, every_measure_record])
+def test_every_number_is_drawn(make: Callable[[], Record]) -> None:
+    record = make()
     for figure in record.figures:
         cells = record.cells_of(figure.name)
         drawing = draw(figure.chart, cells)
@@ -474,8 +475,6 @@ PAINTED = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]));"
 
 
 class Shown:
-    """A browser with one page in it."""
-
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver = driver
         self.folder = folder
@@ -603,22 +602,6 @@ def test_a_narrow_page_never_scrolls_sideways(shown: Shown, html: str, width: in
     tables = "return [...document.querySelectorAll('.scroll')]"
     assert shown.run(f"{tables}.some((box) => box.scrollWidth > box.clientWidth)")
     assert shown.run(BLANK) == []
-
-
-@pytest.mark.slow
-def test_every_measure_with_all_its_metrics_is_drawn(shown: Shown) -> None:
-    record = every_measure_record()
-    shown.show(render_report(record))
-    assert shown.complaints() == []
-    assert shown.run("return document.querySelectorAll('.empty').length") == 0
-    drawn = shown.run("return [...document.querySelectorAll('.charts')].map((one) => "
-                      "one.querySelectorAll('canvas[data-chart]').length > 0)")  # fmt: skip
-    assert drawn == [True] * len(record.figures)
-    shown.open_tables()
-    assert shown.run(FAINT) == []
-    shown.theme("dark")
-    assert shown.run(BLANK) == []
-    assert shown.run(FAINT) == []
 
 
 @pytest.mark.slow

@@ -103,7 +103,6 @@ def stopped(case: MeasuredCase) -> Iterator[Cell]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[..., Iterator[Cell]]) -> None:
-    """Let a measure do this, for one test."""
     monkeypatch.setattr(run_module, f"measure_{measure}", work)
 
 

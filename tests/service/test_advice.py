@@ -342,7 +342,6 @@ def over(tmp_path: Path, capsys: Capsys) -> Callable[..., Cli]:
 
 
 def warned_of_lineage(document: dict[str, Any]) -> dict[str, str]:
-    """The warnings of lineage, by query."""
     result = [text for text in document["warnings"] if text.endswith("[lineage_unused]")]
     return {text.split("query `")[1].split("`")[0]: text for text in result}
 

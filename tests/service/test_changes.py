@@ -367,11 +367,7 @@ def test_both_answers_are_of_one_instant(cli_of: CliOf, monkeypatch: MonkeyPatch
     assert cli.one("changes", "--since", "0")["rows"] == []
 
 
-LONG = (pytest.mark.slow, pytest.mark.long)
-
-
 def reader(folder: Path, name: str) -> Reader:
-    """A program that has the answer as it is now."""
     held = stored(folder, name)
     answer = answer_at(folder, name, dict(held.versions))
     return Reader(folder / "out" / name, answer, held.generation, held.versions)
@@ -390,7 +386,6 @@ def read_on(folder: Path, programs: Mapping[str, Reader]) -> None:
 
 
 def maintained(cli: Cli, *words: str) -> Ran:
-    """A run that writes changes."""
     return cli.good("maintain", "--changes", cli.path("out"), *words)
 
 
@@ -743,8 +738,6 @@ _OTHERS = (
 
 
 class Case(Struct, frozen=True):
-    """A query and the circuit that keeps its rows."""
-
     sql: str
     answer: AnswerPlan
     compiled: Dataflow

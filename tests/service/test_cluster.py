@@ -166,7 +166,6 @@ SQL = "SELECT user, COUNT(*) AS n FROM t GROUP BY user HAVING COUNT(*) > {least}
 
 
 def half_of_one(random: np.random.Generator) -> np.ndarray:
-    """Half of the rows are user 7's."""
     return np.where(random.random(USES) < 0.5, 7, random.integers(0, USERS, USES))
 
 

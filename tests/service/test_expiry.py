@@ -98,7 +98,6 @@ def write_links(folder: Path) -> None:
 
 @pytest.fixture
 def cli(cli_once: CliOnce) -> Cli:
-    """The table and the workload."""
     return cli_once("expiry", write_links)
 
 
@@ -176,7 +175,6 @@ def test_rows_of_the_future_and_of_the_past_come_with_versions(captured: Cli) ->
 
 
 def anew(cli: Cli, minutes: float) -> list[list[Any]]:
-    """The sums as Python makes them of the table's rows."""
     sums: dict[int, int] = {}
     edge = NOON + timedelta(minutes=minutes - 60)
     for row in cli.table("links").to_pyarrow_table().to_pylist():

@@ -257,7 +257,6 @@ def choosing(cli_once: CliOnce) -> Cli:
 
 @pytest.fixture
 def chosen(cli_once: CliOnce) -> Cli:
-    """The same, captured."""
     return cli_once("trees chosen", write_keyed, Cli.captured)
 
 
@@ -275,7 +274,6 @@ def write_keyed(folder: Path) -> None:
 
 
 def trees(choosing: Cli) -> dict[str, Any]:
-    """What is stored of the trees of each query."""
     metas = {name: stored(choosing.folder, name).state_meta for name in ("pairs", "keyed")}
     return {name: (meta.get("trees", ""), meta.get("estimate")) for name, meta in metas.items()}
 

@@ -606,7 +606,6 @@ def gains(cli_once: CliOnce) -> Cli:
 
 @pytest.fixture
 def captured(cli_once: CliOnce) -> Cli:
-    """The same with the sketch."""
     return cli_once("gain captured", write_gains, Cli.captured)
 
 

@@ -225,7 +225,6 @@ def many(tmp_path: Path, table: str, capsys: Capsys) -> Cli:
 
 
 def spoil_state(root: Path, query: str) -> None:
-    """Alter the query's state where it is stored."""
     with closing(sqlite3.connect(root / "catalog.sqlite")) as catalog, catalog:
         sql = "UPDATE run SET checksum = checksum + 1 WHERE query_id = (SELECT id FROM query WHERE"
         assert catalog.execute(f"{sql} name = ?)", (query,)).rowcount > 0

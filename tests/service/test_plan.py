@@ -45,7 +45,6 @@ updates:
 
 
 def files(folder: Path) -> dict[Path, tuple[bytes, int]]:
-    """Every file below, what is in it and when it was written."""
     result = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in result}
 
@@ -59,7 +58,6 @@ def auto(cli: Cli) -> Cli:
 
 @pytest.fixture
 def no_writer(monkeypatch: MonkeyPatch) -> None:
-    """Neither lock nor Spark is to be had."""
     refuse = Mock(side_effect=AssertionError("neither a lock nor Spark is needed here"))
     monkeypatch.setattr(Store, "lock", refuse)
     monkeypatch.setattr(Context, "spark", refuse)

@@ -74,7 +74,6 @@ TEXTS = {
 
 
 def rewritten(cli: Cli, query: str, *more: str) -> tuple[str, str, str]:
-    """SQL, action and the one warning of a rewrite that works."""
     ran = cli.good("rewrite", "--query", query, *more)
     (result,), (warning,) = ran.results, ran.document["warnings"]
     assert result["sketches"] == []
@@ -260,7 +259,6 @@ def costed(cli_once: CliOnce, monkeypatch: MonkeyPatch) -> Cli:
 
 
 def slow(monkeypatch: MonkeyPatch, ms: float) -> None:
-    """The engine takes so long for any query."""
     monkeypatch.setattr(cost_model, "ENGINE", replace(cost_model.ENGINE, query=ms))
 
 
@@ -342,7 +340,6 @@ def text_of(cli: Cli, query: str) -> int:
 
 
 def planted(cli: Cli, *runs: Answered, query: str = "plain") -> None:
-    """Answers of a query that were recorded."""
     ledger, mark = Ledger(cli.folder / ".impctl"), text_of(cli, query)
     for by, ms, rows, start in runs:
         assert ledger.record_run(AnswerRun(query, mark, by, 1.0, 1, rows, rows * 16, ms, start))

@@ -316,8 +316,6 @@ def write_groups(folder: Path) -> Path:
 
 @pytest.fixture
 def cli(cli_once: CliOnce) -> Cli:
-    """All queries captured."""
-
     def capture(cli: Cli) -> None:
         assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
 

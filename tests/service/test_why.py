@@ -77,7 +77,6 @@ def arrow(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 
 def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
-    """The answer by DuckDB."""
     with duck() as connection:
         for name in SCHEMA:
             connection.register(name, arrow(name, tables.get(name, ())))
@@ -109,7 +108,6 @@ def write_lake(folder: Path) -> None:
 
 @pytest.fixture
 def lake(cli_once: CliOnce) -> Cli:
-    """The queries, none captured."""
     return cli_once("why", write_lake)
 
 
@@ -170,7 +168,6 @@ def several(table: str, row: Sequence[Any]) -> bool:
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:
-    """Data and logs of tables, as they are."""
     return {path: path.read_bytes() for table in TABLES for path in (folder / table).rglob("*.*")}
 
 

@@ -92,7 +92,6 @@ def write_bounded(folder: Path, names: Iterable[str], rows: int) -> Path:
 
 @pytest.fixture
 def cli(cli_once: CliOnce) -> Cli:
-    """All queries and their twins, none captured."""
     return cli_once("buffers", lambda to: write_bounded(to, QUERIES, ROWS))
 
 
@@ -112,7 +111,6 @@ def bytes_of(folder: Path, name: str, piece: str) -> int:
 
 
 def assert_same(cli: Cli, folder: Path, names: Iterable[str]) -> None:
-    """Sketches and answers."""
     assert_alike(folder, names)
     with impctl.open(cli.workload) as opened:
         for name in names:
@@ -454,7 +452,6 @@ def test_plan_and_explain_tell_what_is_read(make: Make, tmp_path: Path) -> None:
 
 
 def latest(cli: Cli, query: str) -> dict[str, Any]:
-    """The latest run of a query."""
     return cli.one("status", "--query", query)["runs"][0]
 
 

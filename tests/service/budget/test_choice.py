@@ -168,7 +168,6 @@ def _has_two_modes(model: StateModel) -> list[str]:
 
 @pytest.fixture
 def looks(monkeypatch: MonkeyPatch) -> list[Any]:
-    """One entry for every choice that is made."""
     return spied(monkeypatch, keep_to, "choose_state")
 
 
@@ -187,7 +186,6 @@ def cli(cli_once: CliOnce) -> Cli:
 
 @pytest.fixture
 def captured(cli_once: CliOnce) -> Cli:
-    """The same, captured without a budget."""
     return cli_once("two, captured", write_two, Cli.captured)
 
 
@@ -482,7 +480,6 @@ def test_the_shorter_bound_of_a_query_counts(tmp_path: Path) -> None:
 
 
 def _warning(cli: Cli, budget: str) -> str:
-    """What a run within the budget says of it."""
     (said,) = [one for one in cli.warnings("maintain", "--disk", budget) if EXCEEDED in one]
     return said
 

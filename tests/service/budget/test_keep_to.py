@@ -64,7 +64,6 @@ def assert_alike(folder: Path, names: Iterable[str], twin: str = "{}_kept") -> N
 
 
 def describe(folder: Path, name: str, **said: Any) -> None:
-    """Say something else of a stored state."""
     held = stored(folder, name)
     record = run_record("exact", versions=held.versions)
     meta = {**held.state_meta, **said}
@@ -78,7 +77,6 @@ NAMES = (*FEW, "self", "computed")
 
 
 def write_pairs(folder: Path, names: Iterable[str], queries: Mapping[str, str] = QUERIES) -> Path:
-    """Each query with a twin whose state is kept."""
     asked = [(name, queries[name], "auto") for name in names]
     pinned = [(f"{name}_kept", queries[name], "index") for name in names]
     return write_workload(folder, [*asked, *pinned])
@@ -86,7 +84,6 @@ def write_pairs(folder: Path, names: Iterable[str], queries: Mapping[str, str] =
 
 @pytest.fixture
 def captured(cli_once: CliOnce) -> Cli:
-    """A few of them, captured without a budget."""
     return cli_once(f"{len(FEW)} pairs", lambda to: write_pairs(to, FEW), Cli.captured)
 
 
@@ -126,7 +123,6 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(
 
 
 def say(cli: Cli, text: str) -> None:
-    """One more line of the workload file."""
     cli.workload.write_text(cli.workload.read_text() + text + "\n")
 
 
@@ -324,7 +320,6 @@ def cli(tmp_path: Path, capsys: Capsys) -> Cli:
 
 @pytest.fixture
 def captured_pins(cli_once: CliOnce) -> Cli:
-    """The same, captured without a budget."""
     return cli_once("pinned", write_pinned, Cli.captured)
 
 

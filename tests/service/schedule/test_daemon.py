@@ -314,7 +314,6 @@ def test_it_ends_when_nobody_reads(workload: Path) -> None:
 
 
 def resident(pid: int) -> float:
-    """Megabytes of memory that the process has."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (size,) = (line.split()[1] for line in lines if line.startswith("VmRSS"))
     return int(size) / 1024
@@ -426,8 +425,6 @@ def test_commits_between_a_look_and_its_run_are_new(process: _Following, table: 
 
 @pytest.fixture
 def failing_look(process: _Following, monkeypatch: MonkeyPatch) -> Any:
-    """The block's looks fail."""
-
     @contextmanager
     def failing() -> Iterator[None]:
         with monkeypatch.context() as patch:
@@ -547,20 +544,16 @@ PATIENCE = 60.0
 
 
 class Following:
-    """The process, with its lines."""
-
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self._rest = b""
 
     def line(self, within: float = PATIENCE) -> dict[str, Any]:
-        """The next line."""
         result = self._read(within)
         assert result is not None, self.stderr()
         return result
 
     def is_silent(self, seconds: float) -> bool:
-        """Whether no line comes for so long."""
         return self._read(seconds) is None
 
     def _read(self, within: float) -> dict[str, Any] | None:
@@ -575,19 +568,16 @@ class Following:
         return json.loads(first)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to end; its exit code."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
     def stderr(self) -> str:
-        """All it said there, once it has ended."""
         self.process.kill()
         return self.process.communicate()[1].decode()
 
 
 @contextmanager
 def following(workload: Path, *options: str, command: str = "maintain") -> Iterator[Following]:
-    """The process for as long as the block runs."""
     words = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--follow", "--json"]
     options = options if "--interval" in options else ("--interval", "30ms", *options)
     process = subprocess.Popen(

@@ -67,8 +67,6 @@ TRIGGERS = {
 
 @pytest.fixture
 def many(cli_once: CliOnce) -> Cli:
-    """A query per trigger over the small table, captured."""
-
     def write(folder: Path) -> None:
         head, _, tail = WORKLOAD.replace("POLICY", "incremental").partition("store: .impctl")
         queries = "".join(
@@ -109,7 +107,6 @@ def maintained(cli: Cli, *words: str) -> set[str]:
 
 
 def planned(cli: Cli) -> dict[str, dict[str, Any]]:
-    """The plan of what is due, though some of it may fail."""
     return {result["query"]: result for result in cli("plan", "--due").results}
 
 

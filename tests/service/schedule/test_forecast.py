@@ -527,7 +527,6 @@ def test_a_run_that_fails_for_all_keeps_nothing(still: Cli, hourly: str) -> None
 @pytest.mark.slow
 def test_a_change_that_was_never_to_come_is_told_once(still: Cli) -> None:
     def told(command: str) -> str:
-        """The one warning."""
         (said,) = unexpected(still.good(command))
         return said
 

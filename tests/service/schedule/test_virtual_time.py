@@ -45,8 +45,6 @@ def line(fixed: float, per_row: float = 0.0) -> StepTime:
 
 
 class Query(Struct, dict=True):
-    """A query over the commits of some tables."""
-
     trigger: Trigger
     tables: frozenset[str] = frozenset("a")
     seconds: StepTime = line(0.3, 1e-4)
@@ -265,7 +263,6 @@ def test_without_a_bound_each_look_runs() -> None:
 
 
 def query_of(bound: float, fixed: float, per_row: float = 0.0, **more: Any) -> Query:
-    """A query over `a` with a bound."""
     return Query(Trigger(fresh_within=bound, **more), seconds=line(fixed, per_row))
 
 
@@ -409,7 +406,6 @@ READY = Trigger(cron=read_cron("0 6 * * *"), ready_within=2.0)
 
 
 def evenly(rng: random.Random) -> list[float]:
-    """Rows at any time."""
     return [rng.uniform(0, MOMENT) for _ in range(rng.randrange(40, 160))]
 
 
@@ -665,7 +661,6 @@ def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range)
 
 
 def only(trigger: Trigger, takes: simulate.StepCosts) -> list[VirtualQuery]:
-    """One query, over `a`."""
     return [("q", trigger, frozenset("a"), takes)]
 
 
