@@ -458,11 +458,6 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
         replace(EXAMPLES["gc"], entries=(), bytes=0, keep=1),
         "nothing to delete; each query keeps its latest 1 sketch version\n",
     ),
-    "not captured": (
-        "status w.yaml",
-        replace(EXAMPLES["status"], sketches=(), versions={}),
-        "q_top: not captured (policy auto); `impctl check` shows if it can be\n",
-    ),
     "a record, a table per figure": (
         "bench micro",
         (EXAMPLES["record"], EXAMPLES["written"]),
@@ -535,11 +530,6 @@ def test_a_whole_output(show, name: str) -> None:
 
 MANY = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
 PARTS: dict[str, tuple[str, Any, str]] = {
-    "files of changes": (
-        "maintain",
-        replace(EXAMPLES["maintain"], change_files=("out/q_top/000003_sales-1-3.parquet",)),
-        "\n  changes of its result: out/q_top/000003_sales-1-3.parquet\n",
-    ),
     "answers of which only the numbers of rows were compared": (
         "verify",
         replace(EXAMPLES["verify"], counts_only=True),
