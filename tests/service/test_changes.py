@@ -668,34 +668,6 @@ def test_what_was_carried_on_has_one(demo: Cli, tmp_path: Path) -> None:
     assert runs_of(demo, 2) == [("exact", 1), ("capture", None)]
 
 
-LINKED = """\
-version: 1
-tables: {links: {path: links}}
-partitions: {links: {src: {boundaries: [10, 20, 30]}}}
-queries:
-  reach:
-    sql: >-
-      WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 0
-      UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r
-    sketch: {links: src}
-    policy: incremental
-store: st
-"""
-ANEW = "most rows of the recursion were deleted, so they were recomputed from its state"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("gone", "is_told"), [(25, False), (4, True)])
-def test_it_is_told_where_most_rows_went(cli_of: CliOf, gone: int, is_told: bool) -> None:
-    ends = list(range(40))
-    rows = pa.table({"src": ends, "dst": [end + 1 for end in ends]})
-    cli = cli_of(LINKED, links=rows).captured()
-    cli.table("links").delete(f"src = {gone}")
-    ran = cli.good("maintain").results[0]
-    assert (ANEW in ran["reason"]) is is_told
-    assert sorted(cli.one("query", "--by", "engine")["rows"]) == [[n] for n in range(1, gone + 1)]
-
-
 JOINED = {
     "queries": {
         "q": "SELECT u.r, SUM(t.x) AS s FROM t JOIN u ON t.g = u.g"
