@@ -19,7 +19,7 @@ from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
 from impctl.bench.timing import milliseconds
 from impctl.errors import StateCorruptError
 from impctl.measure.scratch import MeasuredQuery
-from impctl.placement.search import explained
+from impctl.placement import explained
 from impctl.service.budget.choice import WeighedState, choose_state, converted, weigh_state
 from impctl.service.budget.costs import state_bytes
 from impctl.service.capture import capture_query

@@ -3,7 +3,7 @@
 Each keeps pieces one by one while they fit and leaves the others in the mode of fewest bytes; none
 looks at how pieces depend on each other but `greedy`, which evaluates every single change. Law:
 what comes out fits the budget where the modes of fewest bytes do. All are deterministic.
-Out of scope: the choice that is used (`placement.search`).
+Out of scope: the choice that is used (`placement`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from impctl.placement.model import Piece, PieceMode, StateModel, evaluate, per_day
+from impctl.placement import Piece, PieceMode, StateModel, evaluate, per_day
 
 SimplerChoice = Callable[[StateModel, int], dict[str, PieceMode]]
 """The modes of all pieces of a query, within so many bytes."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from impctl.bench.compare import compare_records
 from impctl.bench.data import (
     SYNTHETIC_SCHEMA,
     orders_files,
@@ -21,7 +20,7 @@ from impctl.bench.data import (
 )
 from impctl.bench.quantity import metric_text as metric_text
 from impctl.bench.quantity import plain_name as plain_name
-from impctl.bench.record import Record, record_from_json, record_to_json
+from impctl.bench.record import Record, compare_records, record_from_json, record_to_json
 from impctl.bench.summary import FigureTable as FigureTable
 from impctl.bench.summary import figure_tables as figure_tables
 from impctl.errors import UnsoundSketchError, UsageError

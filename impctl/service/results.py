@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
+from impctl.bench.record import RecordComparison as RecordComparison
 from impctl.bench.record import RecordKind as RecordKind
 from impctl.errors import (
     INTERRUPTED,

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from impctl.workload.keys import JsonSchema, ValueKind, keys_of, kind_of
-from impctl.workload.models import WorkloadFile
+from impctl.workload.models import JsonSchema, ValueKind, WorkloadFile, keys_of, kind_of
 
 SCHEMA_ID = "urn:impctl:workload:1"
 

@@ -33,7 +33,6 @@ from impctl.sql.names import (
     path_key,
 )
 from impctl.types import Secrets
-from impctl.workload.keys import ValueKind, keys_of, kind_of
 from impctl.workload.models import (
     IDENTIFIER_PATTERN,
     MAX_BOUNDARIES,
@@ -59,7 +58,10 @@ from impctl.workload.models import (
     Trigger,
     UpdateEntry,
     UpdateSpec,
+    ValueKind,
     ViewSpec,
+    keys_of,
+    kind_of,
     store_path_problem,
 )
 from impctl.workload.scalars import CellValue, ScalarFault, YamlScalar, kind_text

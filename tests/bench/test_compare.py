@@ -8,8 +8,16 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from impctl.bench.compare import Difference, RecordComparison, compare_records
-from impctl.bench.record import Cell, Label, Metric, Record, RecordKind
+from impctl.bench.record import (
+    Cell,
+    Difference,
+    Label,
+    Metric,
+    Record,
+    RecordComparison,
+    RecordKind,
+    compare_records,
+)
 from impctl.bench.summary import (
     BreakEven,
     Section,

@@ -7,8 +7,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from impctl.bench.compare import CellPlace, Difference, MetricChange
-from impctl.bench.record import Cell, Chart, Figure, Metric
+from impctl.bench.record import Cell, CellPlace, Chart, Difference, Figure, Metric, MetricChange
 from impctl.errors import Location
 from impctl.service.results import (
     ApplyResult,

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from impctl.bench.compare import Difference
 from impctl.bench.quantity import metric_text
+from impctl.bench.record import Difference
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.cli.output import text as texts

@@ -7,7 +7,7 @@ from random import Random
 
 from msgspec import Struct
 
-from impctl.placement.model import (
+from impctl.placement import (
     KindOfChange,
     OperatorCosts,
     PerKind,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from impctl.compile.flows import SideChoice, SideFacts, StoredChoices, Strategy
 from impctl.costs import STATE, StateTimes
-from impctl.placement.model import (
+from impctl.placement import (
     Bounded,
     KindOfChange,
     Numbers,

@@ -9,23 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.placement.model import (
+from impctl.placement import (
+    THIN,
+    Frontier,
     KindOfChange,
     OperatorCosts,
     PerKind,
     Piece,
     PieceMode,
-    StateModel,
-    per_day,
-    per_day_together,
-)
-from impctl.placement.search import (
-    THIN,
-    Frontier,
     StateChoice,
+    StateModel,
     added,
     choose,
     frontier_of,
+    per_day,
+    per_day_together,
 )
 from tests.placement import tpch
 from tests.placement.models import (

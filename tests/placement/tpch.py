@@ -10,7 +10,7 @@ from impctl.compile.flows import Chooser
 from impctl.data.schema import DATE, LONG
 from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.linear import SelectOperator
-from impctl.placement.model import KindOfChange, Numbers, StateModel, state_model
+from impctl.placement import KindOfChange, Numbers, StateModel, state_model
 from impctl.sketch.sketch import RangePartition
 from impctl.workload.load import load_workload
 from tests.compile.jointree.shapes import TPCH, core

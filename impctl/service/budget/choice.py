@@ -14,17 +14,19 @@ from msgspec.structs import replace
 from impctl.costs import STATE
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.model import (
+from impctl.placement import (
     KindOfChange,
     Modes,
     PieceMode,
+    StateChoice,
     StateModel,
+    choose,
     evaluate,
+    frontier_of,
     per_day_together,
     restricted,
     state_model,
 )
-from impctl.placement.search import StateChoice, choose, frontier_of
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from impctl.compile.flows import Source
     from impctl.compile.session import Checkpoint, MaintainedQuery
     from impctl.data.vector import Vector
-    from impctl.placement.model import Piece
+    from impctl.placement import Piece
     from impctl.service.budget.costs import OpenedQuery
     from impctl.service.context import Context
     from impctl.store.reader import StoreReader

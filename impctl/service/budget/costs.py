@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from impctl.compile import buffers
 from impctl.compile.flows import row_bytes
 from impctl.costs import line_through
-from impctl.placement.model import (
+from impctl.placement import (
     Bounded,
     KindOfChange,
     Modes,

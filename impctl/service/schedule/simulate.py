@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from impctl.errors import UsageError, count_text
 from impctl.forecast import Commit, History, effective_times
-from impctl.placement.model import Modes, Piece, PieceMode, StateModel, at_kind, evaluate
+from impctl.placement import Modes, Piece, PieceMode, StateModel, at_kind, evaluate
 from impctl.service.budget.choice import (
     Bound,
     WeighedState,

@@ -15,18 +15,19 @@ import pytest
 from msgspec.structs import replace
 
 from impctl.costs import STATE
-from impctl.placement.model import (
+from impctl.placement import (
     KindOfChange,
     Modes,
     OperatorCosts,
     Piece,
     PieceMode,
+    StateChoice,
     StateModel,
+    choose,
     evaluate,
     per_day,
     restricted,
 )
-from impctl.placement.search import StateChoice, choose
 from impctl.service.budget import choice as keep_to
 from impctl.service.budget.choice import (
     BOUND_IMPOSSIBLE,

@@ -19,8 +19,7 @@ from impctl import stopwatch
 from impctl.costs import STATE
 from impctl.errors import UsageError
 from impctl.forecast import Commit, History
-from impctl.placement.model import Modes, PieceMode, StateModel, evaluate, per_day
-from impctl.placement.search import choose
+from impctl.placement import Modes, PieceMode, StateModel, choose, evaluate, per_day
 from impctl.service.budget.choice import Bound, WeighedState
 from impctl.service.context import OwnSession
 from impctl.service.cost_model import estimated
