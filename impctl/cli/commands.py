@@ -751,7 +751,7 @@ def cluster(
 
     Example: impctl cluster workloads/running-example.yaml --dry-run
     """
-    from impctl.service.cluster import cluster
+    from impctl.service.advice import cluster
 
     return cluster(ctx, tuple(tables or ()), tuple(by or ()), may_lose=yes)
 

@@ -1,4 +1,4 @@
-"""Advice about a captured sketch: whether it skips anything, and what would help."""
+"""Advice about a captured sketch: whether it skips anything, and what would help; clustering."""
 
 from __future__ import annotations
 
@@ -13,20 +13,29 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.compile.fill import RangeRows, counts_name
-from impctl.errors import ImpctlError, StateCorruptError, count_text
+from impctl.errors import ImpctlError, StateCorruptError, UsageError, count_text
 from impctl.service.context import Context, Isolated
 from impctl.service.filters import Pruned, filters_of
 from impctl.service.maintenance_plan import reopened
+from impctl.service.output import held_signals
+from impctl.service.partitions import is_partitionable
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.results import ClusteredSketch, Failure
+from impctl.service.results import ClusteredSketch, ClusterResult, Failure, Outcome
 from impctl.service.stored import is_captured_alike, stored_moments
 from impctl.service.text import size_text
 from impctl.sketch.boundaries import share_after
 from impctl.sketch.sketch import BoundaryValue, RangePartition, exact_filter
+from impctl.stopwatch import Stopwatch
 from impctl.tables.sample import is_sorted, overlap
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds, likely_counts, prune
-from impctl.tables.write.maintenance import bytes_per_file, clustered_by
+from impctl.tables.write.maintenance import (
+    bytes_per_file,
+    check_clusterable,
+    cluster_table,
+    clustered_by,
+)
+from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import Refilled
@@ -39,10 +48,6 @@ if TYPE_CHECKING:
 # Buffers that hold more than the tables have, and what a bound would save. Law: by the store, the
 # logs and the query planned with a bound; no data is read. A saving is named only for state that
 # the bounded query could refill.
-
-# Whether lineage of the answer alone is smaller. Law: by the stored sizes of pieces alone. If all
-# rows of a fixpoint lead to the answer, its sketch is that of all derivations, and the state that
-# traces them back is useless. Rows that changes cancelled count until runs are merged.
 
 _SMALL = 1 << 20
 """Bytes of state below which no advice is given."""
@@ -109,6 +114,10 @@ def _saved(refills: Sequence[Refilled], pieces: Mapping[str, tuple[int, int]]) -
                 is_sure = is_sure and not refilled.keys
     return int(saved), is_sure
 
+
+# Whether lineage of the answer alone is smaller. Law: by the stored sizes of pieces alone. If all
+# rows of a fixpoint lead to the answer, its sketch is that of all derivations, and the state that
+# traces them back is useless. Rows that changes cancelled count until runs are merged.
 
 _NEARLY_ALL = 0.9
 """If so many rows lead to the answer, hardly a range can be skipped."""
@@ -339,6 +348,146 @@ class ClusterForecasts:
             return cluster_forecast(self._ctx, table, columns, uses) if columns else None
         except ImpctlError:
             return None
+
+
+# Rewriting tables' files so that stored sketches skip files. Law: only on request. Rows stay the
+# same, in one commit that says so, so sketches stay right and no query is recaptured. Expectations
+# are reported before, results afterwards. A table that no sketch gains from is not rewritten unless
+# named, and never one that has that order already.
+
+
+def cluster(
+    ctx: Context, tables: Sequence[TableName], by: Sequence[ColumnName], *, may_lose: bool = False
+) -> Outcome:
+    """Cluster the named tables, or those whose sketches gain from it. An order that makes more
+    sketches read more than less is refused unless `may_lose`."""
+    wanted = _requested(ctx, tables, by)
+    results: list[ClusterResult] = []
+    failures: list[Failure] = []
+    uses = sketch_uses(ctx, ctx.reading_store(), failures)
+    for table in wanted or tuple(uses):
+        try:
+            used = uses.get(table, [])
+            results.append(_clustered(ctx, table, by, used, bool(wanted), may_lose=may_lose))
+        except ImpctlError as error:
+            failures.append(Failure(None, error))
+    warning = (
+        f"no sketch is stored for any query of {ctx.workload.file}, so there is "
+        "nothing to cluster by; run `impctl capture` first, or give `--table` and `--by`"
+    )
+    return Outcome(tuple(results), () if wanted or uses else (warning,), tuple(failures))
+
+
+def _requested(
+    ctx: Context, tables: Sequence[TableName], by: Sequence[ColumnName]
+) -> tuple[TableName, ...]:
+    """The named tables; UsageError for an unknown one."""
+    known, result = ctx.workload.tables, []
+    for written in tables:
+        table = ctx.workload.names.called(written)
+        if table is None:
+            raise UsageError(
+                f"Table `{written}` is not in {ctx.workload.file}",
+                code="cluster_table_unknown",
+                hint=suggestion(written, list(known), "the file has"),
+            )
+        result.append(table)
+    if by and len(tables) != 1:
+        raise UsageError(
+            "`--by` takes columns of one table", hint="name that table with `--table` too"
+        )
+    return tuple(dict.fromkeys(result))
+
+
+def _clustered(
+    ctx: Context,
+    table: TableName,
+    by: Sequence[ColumnName],
+    uses: Sequence[StoredSketchUse],
+    is_named: bool,
+    *,
+    may_lose: bool,
+) -> ClusterResult:
+    snapshot = ctx.tables.snapshot(table)
+    columns = _columns(snapshot, by, uses)
+    forecast = cluster_forecast(ctx, table, columns, uses)
+    order = "sorted by" if len(columns) == 1 else "in Z-order of"
+    names = ", ".join(f"`{name}`" for name in columns)
+    result = ClusterResult(
+        table=table,
+        action="none",
+        by=columns,
+        reason=f"{order} {names}, in about {forecast.files:,} files",
+        files=len(snapshot.files),
+        bytes=snapshot.bytes,
+        sketches=forecast.sketches,
+        foreseen=ctx.settings.dry_run,
+    )
+    if is_named:
+        check_clusterable(snapshot, columns)
+    if forecast.is_done or (forecast.obstacle and not is_named):
+        return replace(result, reason=forecast.obstacle)
+    check_clusterable(snapshot, columns)
+    if ctx.settings.dry_run:
+        return result
+    if not may_lose and len(result.losers) > len(result.winners):
+        raise _loses(result)
+    ctx.reporter.finished(replace(result, foreseen=True), 1, 1)
+    ctx.reporter.step(f"clustering {table} by {', '.join(columns)}")
+    watch = Stopwatch()
+    with held_signals():
+        done = cluster_table(ctx.tables.source(table), columns)
+        ctx.tables.repin(table)
+    sketches = []
+    for use, expected in zip(uses, forecast.sketches, strict=True):
+        left = use.left(ctx).files[use.sketch.table]
+        sketches.append(replace(expected, files_after=len(left), bytes_after=bytes_of(left)))
+    return replace(
+        result,
+        action="cluster",
+        version=done.version,
+        files_after=len(ctx.tables.snapshot(table).files),
+        elapsed_ms=watch.ms,
+        sketches=tuple(sketches),
+    )
+
+
+def _loses(result: ClusterResult) -> UsageError:
+    names = ", ".join(f"`{loser.query}`" for loser in result.losers)
+    return UsageError(
+        f"Clustering table `{result.table}` by "
+        f"{', '.join(f'`{name}`' for name in result.by)} would rewrite "
+        f"{size_text(result.bytes)}, and {len(result.losers)} of "
+        f"{count_text(len(result.sketches), 'sketch', 'sketches')} would read more "
+        f"files than now: {names}",
+        hint="choose other columns (`--dry-run` shows what each sketch would read), or add `--yes`",
+        code="cluster_loses",
+    )
+
+
+def _columns(
+    snapshot: Snapshot, by: Sequence[ColumnName], uses: Sequence[StoredSketchUse]
+) -> tuple[ColumnName, ...]:
+    if not by:
+        often = sketched_most(snapshot, uses)
+        if often:
+            return often
+        raise UsageError(
+            f"No column is known to cluster table `{snapshot.table}` by",
+            hint="name one with `--by`, or capture a query of the table first",
+        )
+    result = []
+    for name in by:
+        column = snapshot.schema.find(name)
+        if column is None or not is_partitionable(column):
+            names = [c.name for c in snapshot.schema if is_partitionable(c)]
+            raise UsageError(
+                f"Table `{snapshot.table}` has no column `{name}` that it can be clustered by",
+                hint=suggestion(name, names, "it has"),
+                code="column_unknown",
+            )
+        result.append(column.name)
+    return tuple(dict.fromkeys(result))
 
 
 # Whether a sketch skips anything. Law: by the snapshot's statistics alone. A sketch of nearly all
