@@ -807,35 +807,14 @@ def test_anything_else_is_a_document_too(show, raised, code: int, name: str) -> 
     assert "\n" not in document["error"]["message"]
 
 
-SHOWN = {
-    "csv": "brand,rev,day,share\nApple,5074.10,2026-01-31,NaN\n,6194.00,,-0.5\n",
-    "json": """\
-[
-{"brand": "Apple", "rev": "5074.10", "day": "2026-01-31", "share": "NaN"},
-{"brand": null, "rev": "6194.00", "day": null, "share": -0.5}
-]
-""",
-    "jsonl": """\
-{"brand": "Apple", "rev": "5074.10", "day": "2026-01-31", "share": "NaN"}
-{"brand": null, "rev": "6194.00", "day": null, "share": -0.5}
-""",
-    "markdown": """\
-| brand | rev | day | share |
-| --- | ---: | --- | ---: |
-| Apple | 5074.10 | 2026-01-31 | NaN |
-| NULL | 6194.00 | NULL | -0.5 |
-""",
-}
-
-
-@pytest.mark.parametrize("name", list(SHOWN))
-def test_stdout_has_the_rows_alone(show, name: str) -> None:
+def test_stdout_has_the_rows_alone(show) -> None:
+    rows = "brand,rev,day,share\nApple,5074.10,2026-01-31,NaN\n,6194.00,,-0.5\n"
     outcome = Outcome((EXAMPLES["query"],), ("statistics are missing",))
-    ran = show(outcome, "query", "w.yaml", "--format", name)
-    assert (ran.code, ran.stdout) == (0, SHOWN[name])
+    ran = show(outcome, "query", "w.yaml", "--format", "csv")
+    assert (ran.code, ran.stdout) == (0, rows)
     assert ran.stderr == STDERR["rows"] + "warning: statistics are missing\n"
-    quiet = show(outcome, "query", "w.yaml", "--format", name, "--quiet")
-    assert (quiet.stdout, quiet.stderr) == (SHOWN[name], "")
+    quiet = show(outcome, "query", "w.yaml", "--format", "csv", "--quiet")
+    assert (quiet.stdout, quiet.stderr) == (rows, "")
 
 
 def test_a_limit_is_reported_with_the_number_of_all_rows(fake, show) -> None:
@@ -902,7 +881,7 @@ def test_a_value_drives_no_terminal(fake, monkeypatch) -> None:
     assert stdout.getvalue() == "a\nü\\x1b[2J\n"
 
 
-@pytest.mark.parametrize("name", ["table", *SHOWN])
+@pytest.mark.parametrize("name", ["table", "csv", "json", "jsonl", "markdown"])
 def test_a_reader_that_went_away_is_no_failure(fake, capfd, monkeypatch, name: str) -> None:
     fake.answer = Outcome((replace(EXAMPLES["query"], answer=pa.table({"a": ["x" * 99_999]})),))
     reader, writer = os.pipe()

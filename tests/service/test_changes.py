@@ -660,14 +660,6 @@ def test_a_recapture_has_no_number_of_changes(demo: Cli, tmp_path: Path) -> None
     assert [changes for _, changes in runs_of(demo, 1)] == [None]
 
 
-def test_what_was_carried_on_has_one(demo: Cli, tmp_path: Path) -> None:
-    file = tmp_path / "m.prom"
-    done = demo.good("maintain", "--policy", "strict", "--metrics", str(file)).results
-    assert [result["changes"] for result in done] == [1, 1]
-    assert 'impctl_maintain_changes{query="q_top"} 1.0' in file.read_text()
-    assert runs_of(demo, 2) == [("exact", 1), ("capture", None)]
-
-
 JOINED = {
     "queries": {
         "q": "SELECT u.r, SUM(t.x) AS s FROM t JOIN u ON t.g = u.g"
