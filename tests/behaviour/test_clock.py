@@ -725,7 +725,7 @@ def wanted(folder: Path, names: Sequence[str]) -> LatestAnswers:
     [
         ({}, ("hours", "named"), 2),
         pytest.param({}, ("latest", "hours", "named"), 1, marks=pytest.mark.slow),
-        pytest.param({"budget": {"disk": "0MB"}}, (*LATEST_QUERIES,), 1, marks=pytest.mark.slow),
+        pytest.param({"budget": {"disk": "0MB"}}, (*LATEST_QUERIES,), 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_latest_day_that_moves_is_followed(

@@ -497,7 +497,7 @@ def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
         cli("maintain")
 
 
-@random_cases(2, 12, 2500, also="1 20")
+@random_cases(2, 6, 2500, also="1 20")
 def test_answers_by_sketches_hold(cases: Collection[int], tmp_path: Path, capsys: Capsys) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

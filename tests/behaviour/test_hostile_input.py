@@ -370,13 +370,14 @@ def _later(table: Path, place: str, bad: str) -> list[dict[str, Any]]:
 
 
 def spread(names: Sequence[str], whole: Sequence[str]) -> list[Any]:
-    """The whole dealt out to the names; the slow tests have the rest of it for each."""
+    """The whole dealt out to the names; the long tests have the rest of it for each."""
     result = []
     for i, name in enumerate(names):
         part = whole[i :: len(names)]
         rest = [each for each in whole if each not in part]
         result.append(pytest.param(name, part, id=name))
-        result.append(pytest.param(name, rest, id=f"{name}-rest", marks=pytest.mark.slow))
+        marks = (pytest.mark.slow, pytest.mark.long)
+        result.append(pytest.param(name, rest, id=f"{name}-rest", marks=marks))
     return result
 
 
@@ -553,10 +554,13 @@ def check_refused(cli: Cli, what: str, command: str, *arguments: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.slow
-def test_queries_of_the_workload(guarded: Cli) -> None:
-    for attack in ATTACKS:
+@pytest.mark.parametrize("each", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_queries_of_the_workload(guarded: Cli, each: int) -> None:
+    """Each text by one command, in turn, or by all three."""
+    for number, attack in enumerate(ATTACKS):
         write_escapes(guarded, q={"sql": attack, "params": {"word": "t", "low": 2}})
-        for command in ("check", "capture", "query"):
+        commands = cycle(("check", "capture", "query"))
+        for command in islice(commands, number % 3, number % 3 + each):
             check_refused(guarded, attack, command)
 
 

@@ -45,7 +45,7 @@ from tests.support.kept_workload import change as change_kept
 from tests.support.kept_workload import write_workload as write_kept
 from tests.support.run_cli import Capsys, Cli
 
-ROUNDS = 12 * int(os.environ.get(FUZZ, "1"))
+ROUNDS = 6 * int(os.environ.get(FUZZ, "1"))
 COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("maintain",), ("capture",), ("maintain",), ("gc", "--keep", "1")),
     ("capture", "--rebalance"),

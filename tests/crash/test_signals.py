@@ -40,6 +40,18 @@ def until_loading(process: subprocess.Popen[str], library: str) -> None:
 NUMBERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
+def at_places(*places: str) -> pytest.MarkDecorator:
+    """Parametrizes `place` and `number`: each place with one signal, with all of them when long."""
+    return pytest.mark.parametrize(
+        ("place", "number"),
+        [
+            pytest.param(place, number, marks=pytest.mark.long if (at - turn) % 3 else ())
+            for at, place in enumerate(places)
+            for turn, number in enumerate(NUMBERS)
+        ],
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("library", ["_json.", "numpy"])
@@ -78,16 +90,12 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize(
-    "place",
-    [
-        "logging.disable",
-        "impctl.cli.job.reporting",
-        "impctl.cli.job.ResultReporter.__init__",
-        "impctl.service.context.open_context",
-        "impctl.errors.unexpected",
-    ],
+@at_places(
+    "logging.disable",
+    "impctl.cli.job.reporting",
+    "impctl.cli.job.ResultReporter.__init__",
+    "impctl.service.context.open_context",
+    "impctl.errors.unexpected",
 )
 def test_a_signal_as_the_work_begins(tmp_path: Path, number: signal.Signals, place: str) -> None:
     """Wherever a run is interrupted, its document says so."""
@@ -134,14 +142,10 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize(
-    "place",
-    [
-        "impctl.service.context.Context:close",
-        "impctl.cli.output.outcome.JsonOutput:show",
-        "impctl.cli.output.outcome.JsonOutput:end",
-    ],
+@at_places(
+    "impctl.service.context.Context:close",
+    "impctl.cli.output.outcome.JsonOutput:show",
+    "impctl.cli.output.outcome.JsonOutput:end",
 )
 def test_what_is_in_the_tables_is_told(tmp_path: Path, place: str, number: signal.Signals) -> None:
     workload = write_batches(tmp_path)
@@ -238,7 +242,7 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_batches_are_in_once_however_often_apply_was_stopped(tmp_path: Path, seed: int) -> None:
     assert disturbed(tmp_path, seed).total() > 0
 

@@ -12,13 +12,16 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import chdir
 from pathlib import Path
+from unittest import mock
 
 from msgspec import Struct
+
+from tests.support.run_cli import Spoken, called, spoken
 
 ROOT = Path(__file__).parents[2]
 _CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```)", re.MULTILINE | re.DOTALL)
@@ -81,7 +84,7 @@ def run(page: Page, folder: Path) -> list[Shown]:
     files = [(folder / name, content) for content, name in _FILE.findall(text)]
     # A reader does not set what other tests set.
     environment = {name: value for name, value in os.environ.items() if "IMPCTL_" not in name}
-    environment |= {"PYTHONPATH": str(ROOT), "COLUMNS": str(page.columns)}
+    environment |= {"COLUMNS": str(page.columns)}
     if page.needs_crimes:
         environment["IMPCTL_CRIMES"] = os.environ["IMPCTL_CRIMES"]
     result = []
@@ -91,20 +94,17 @@ def run(page: Page, folder: Path) -> list[Shown]:
             for path, content in [(path, _) for path, _ in files if path.parent.is_dir()]:
                 path.write_text(content, encoding="utf-8")
                 files.remove((path, content))
-            program, *arguments = shlex.split(command, comments=True)
-            assert program in ("impctl", "python"), command
-            start = [sys.executable, "-P", "-m", "impctl"] if program == "impctl" else None
-            done = subprocess.run(
-                [*(start or [sys.executable]), *arguments],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            with chdir(folder), mock.patch.dict(os.environ, environment, clear=True):
+                done = _run(*shlex.split(command, comments=True))
             printed = f"{done.stdout}\n{done.stderr}"
             result.append(Shown(command, output, printed, done.returncode, page.is_whole))
     return result
+
+
+def _run(program: str, *words: str) -> Spoken:
+    """impctl in this process, which saves starting one for each command."""
+    assert program in ("impctl", "python"), program
+    return called(*words) if program == "impctl" else spoken(sys.executable, *words)
 
 
 def timeless(text: str) -> Counter[str]:

@@ -32,8 +32,10 @@ from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import workload_of
 from tests.docs.consoles import PAGES, TUTORIAL, Page
 from tests.docs.consoles import run as run_page
-from tests.support.run_cli import Cli, write_running_example
+from tests.support.run_cli import Cli, MadeOnce, made_once, write_running_example
 from tests.support.sources import ROOT
+
+__all__ = ["made_once"]
 
 WITH_YAML = (
     "first-steps.md",
@@ -230,6 +232,9 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+
+    def make(self) -> None:
+        folder = self.folder
         (folder / "sales").mkdir()
         (folder / "impctl" / "bin").mkdir(parents=True)
         script = folder / "impctl" / "bin" / "impctl"
@@ -263,8 +268,8 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def site(made_once: MadeOnce) -> Site:
+    return Site(made_once.folder("site", lambda folder: Site(folder).make()))
 
 
 def action(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import os
 import re
@@ -12,7 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, nullcontext
 from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from json import loads
@@ -27,8 +26,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct, field
 
-from impctl.cli.application import build_app, commands_for
-from impctl.cli.boundary import run
+from impctl.cli.application import build_app
 from impctl.service import init
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
@@ -44,7 +42,7 @@ from tests.golden.records import (
     values,
     wording,
 )
-from tests.support.run_cli import ROWS
+from tests.support.run_cli import ROWS, called
 
 NOW = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
 """The present of all scripts. It is long past, because `records` filters later years."""
@@ -433,10 +431,9 @@ def _output_of(command: str, columns: int | None = None) -> Output:
     """Run a command in the current folder."""
     words = shlex.split(command)
     width = {} if columns is None else {"COLUMNS": str(columns)}
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with mock.patch.dict(os.environ, width), redirect_stdout(stdout), redirect_stderr(stderr):
-        code = run(build_app(commands_for(words)), words)
-    return Output(words, code, stdout.getvalue(), stderr.getvalue())
+    with mock.patch.dict(os.environ, width):
+        ran = called(*words)
+    return Output(words, ran.returncode, ran.stdout, ran.stderr)
 
 
 @contextmanager

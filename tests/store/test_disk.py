@@ -215,7 +215,7 @@ def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path
         store.commit_capture(capture(ids=()), {}, record("capture"))
     generator = random.Random(3)
     versions = [0]
-    end = time.monotonic() + 6
+    end = time.monotonic() + 3
     while time.monotonic() < end:
         with started(_WORKER, root) as worker:
             assert worker.stdout.readline() == "ready\n"
@@ -358,7 +358,7 @@ def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> 
     expected = _everything(root)
     generator = random.Random(7)
     refused = 0
-    for _ in range(250):
+    for _ in range(100):
         altered = bytearray(whole)
         for _ in range(generator.choice([1, 1, 4, 64])):
             altered[generator.randrange(len(altered))] = generator.randrange(256)
@@ -371,7 +371,7 @@ def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> 
             assert everything in (expected, None)
         for rest in root.glob("catalog.sqlite-*"):
             rest.unlink()
-    assert refused > 20
+    assert refused > 8
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 500, b"\0" * 8192])

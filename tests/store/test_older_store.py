@@ -244,7 +244,7 @@ def _contents() -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.long)])
 def test_entries_that_this_release_does_not_write_are_state_corrupt(cli: Cli, step: int) -> None:
     """Entries inside the state, one after the other: missing, renamed, or of another type."""
     if not HAS_DIAGRAMS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
 from impctl.bench.data import running_example_table
-from impctl.cli.application import build_app
+from impctl.cli.application import build_app, commands_for
 from impctl.cli.boundary import run
 from impctl.cli.signals import raise_on_signal, take_signals
 from impctl.errors import ImpctlError
@@ -61,6 +62,14 @@ def spoken(*command: object, cwd: Path | None = None, **environment: str) -> Spo
 def python(*words: object, cwd: Path | None = None, **environment: str) -> Spoken:
     """The same by this Python, without what lies in the folder that it is started in."""
     return spoken(sys.executable, "-P", *words, cwd=cwd, **environment)
+
+
+def called(*words: str) -> Spoken:
+    """`impctl` with these words, called in this process, and what it writes into pipes."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with redirect_stdout(stdout), redirect_stderr(stderr):
+        code = run(build_app(commands_for(words)), words)
+    return Spoken(words, code, stdout.getvalue(), stderr.getvalue())
 
 
 def on_terminal(*words: object, columns: int = 80, **environment: str) -> str:
