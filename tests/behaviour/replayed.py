@@ -3,20 +3,17 @@
 Law: all is drawn from the generator given, so that a seed names a run; a table stays about as large
 as it was, and a row that is added has values that the table had in each of its columns, or NULL.
 
-`python -m tests.behaviour.replayed answers WORKLOAD FOLDER [--batches 50] [--every 10]` keeps the
-answers of the workload's queries in a store below FOLDER, changes its tables (they are written
-to: give copies), maintains after every batch, and prints what came of it. With `sketches` it keeps
-the sketches alone; `--join tree` is a default of the queries then.
+`python -m tests.behaviour.replayed WORKLOAD FOLDER [--batches 50] [--every 10]` keeps the answers
+of the workload's queries in a store below FOLDER, changes its tables (they are written to: give
+copies), maintains after every batch, and prints the results.
 
 Law: Spark alone says what the answer is: it runs the workload's text over the files of the tables,
 and no part of impctl reads or writes anything for it. Equal are Arrow types, rows as bags (doubles
 within 1e-9), and, where the query has an order, the values it goes by, row by row; of rows that tie
 where a LIMIT cuts, each answer may have others. A table named in the SQL is a file list of Parquet.
 
-Law: Spark alone says what a sketch holds too (`impctl verify --results`): none lacks a range, none
-has one too many, and no answer through a sketch is another than without. Every few batches another
-process maintains, as after a restart, and forgets what is no longer needed; the process that went
-on before takes up what that one left.
+Every few batches another process maintains, as after a restart, and removes what is no longer
+needed; the process that ran before continues from there.
 """
 
 from __future__ import annotations
@@ -46,9 +43,9 @@ from impctl.service.context import Context, Memory, SessionBeside, open_context
 from impctl.service.maintain import maintain
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import query
-from impctl.service.results import CaptureResult, MaintainResult, QueryResult, VerifyResult, rows_of
+from impctl.service.results import CaptureResult, MaintainResult, QueryResult, rows_of
 from impctl.service.settings import QueryRequest, Settings
-from impctl.service.verify import same_rows, verify
+from impctl.service.verify import same_rows
 from impctl.workload.models import AnsweredBy, Policy
 
 _SMALL = 100
@@ -142,7 +139,6 @@ class Tally(Struct, dict=True):
     queries: int
     batches: int = 0
     restarts: int = 0
-    verified: int = 0
     actions: Counter[str] = field(default_factory=Counter)
     equal: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
@@ -151,14 +147,11 @@ class Tally(Struct, dict=True):
     milliseconds: Counter[str] = field(default_factory=Counter)
     cannot: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    left_out: set[str] = field(default_factory=set)
-    """Queries whose sketch left something out when it was verified."""
 
     def told(self) -> Iterator[str]:
         """Lines for who reads it."""
         yield f"{self.queries} queries, {self.batches} batches, {self.restarts} restarts"
         yield f"maintained {dict(self.actions)}"
-        yield f"{self.verified} sketches verified, {len(self.left_out)} queries left something out"
         yield f"equal {dict(self.equal)}, of these with rows {dict(self.rows)}"
         yield f"failing as Spark does {dict(self.both_fail)}, not told {dict(self.unsure)}"
         yield f"milliseconds {dict(self.milliseconds)}"
@@ -247,12 +240,8 @@ class Replay:
         document: dict[str, Any] = json.loads(ran.stdout)
         return document
 
-    def compared(self, kind: str) -> None:
-        """All answers or all sketches, against Spark."""
-        (self._compare_answers if kind == "answers" else self._verify_sketches)()
-
-    def _compare_answers(self) -> None:
-        """Every query by state and by the engine."""
+    def compare(self) -> None:
+        """Every query by state and by the engine, against Spark."""
         for table, path in self._paths.items():
             frame = self._spark.read.parquet(*DeltaTable(path).file_uris())
             frame.createOrReplaceTempView(table)
@@ -307,38 +296,14 @@ class Replay:
         tally.equal[str(by)] += 1
         tally.rows[str(by)] += bool(len(wanted))
 
-    def _verify_sketches(self) -> None:
-        """Every sketch against Spark's, every answer with and without."""
-        with self._ctx(Policy.INCREMENTAL) as ctx:
-            outcome = verify(ctx, self.sketched, results=True)
-        assert not outcome.failures, outcome.failures
-        for one in outcome.results:
-            assert isinstance(one, VerifyResult)
-            self.tally.verified += 1
-            where = f"{one.query} on {one.table} after {self.tally.batches} batches"
-            if not one.covers or one.slack or one.results_equal is not True:
-                self.tally.wrong.append(
-                    f"{where}: missing {list(one.missing)}, slack {one.slack}, "
-                    f"answers equal: {one.results_equal}"
-                )
-        with self._ctx() as ctx:
-            store = ctx.reading_store()
-            assert store is not None
-            for query in self.sketched:
-                held = store.load(query)
-                assert held is not None
-                if any(len(one.ranges) < one.partition.size for one in held.sketches):
-                    self.tally.left_out.add(query)
 
-
-def copy_with(source: Path, folder: Path, default: str | None) -> Path:
-    """A copy of the workload file beside it, with a default for its queries."""
+def copy_with(source: Path, folder: Path) -> Path:
+    """A copy of the workload file beside it, whose queries keep their answers."""
     folder.mkdir(parents=True, exist_ok=True)
     text = source.read_text(encoding="utf-8")
-    if default is not None:
-        assert "\nqueries:\n" in text
-        assert "\ndefaults:" not in text
-        text = text.replace("\nqueries:\n", f"\ndefaults: {{{default}}}\nqueries:\n", 1)
+    assert "\nqueries:\n" in text
+    assert "\ndefaults:" not in text
+    text = text.replace("\nqueries:\n", "\ndefaults: {answer: true}\nqueries:\n", 1)
     copy = source.with_name(f".{source.stem}-{folder.name}.yaml")
     copy.write_text(text, encoding="utf-8")
     return copy
@@ -403,29 +368,27 @@ def _shown(rows: Sequence[object]) -> str:
 
 
 def replayed(
-    kind: str,
     source: Path,
     folder: Path,
     spark: Any,
     batches: int,
     every: int,
     *,
-    join: str | None = None,
     seed: int = 1,
     few: int = 40,
     tell: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """The tally of so many batches; answers or sketches are compared after every few and at the
-    end, and `tell` hears of each time."""
-    default, number = None if join is None else f"join: {join}", 0
-    file = copy_with(source, folder, "answer: true" if kind == "answers" else default)
+    """The tally of so many batches; answers are compared after every few and at the end, and
+    `tell` hears of each time."""
+    number = 0
+    file = copy_with(source, folder)
     try:
         replay = Replay(file, folder, spark, seed, few)
         replay.captured()
         for number in range(1, batches + 1):
             replay.batch()
             if number % every == 0 or number == batches:
-                replay.compared(kind)
+                replay.compare()
                 tell(replay.tally)
     except ImpctlError as error:
         error.add_note(f"seed {seed}, batch {number} of {source.name}")
@@ -438,14 +401,12 @@ def replayed(
 def main() -> None:
     """Replay as the command line says, and print what came of it each time it is compared."""
     parser = ArgumentParser()
-    parser.add_argument("kind", choices=("answers", "sketches"))
     parser.add_argument("source", metavar="workload", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--batches", type=int, default=50)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--few", type=int, default=40, help="rows of a change, about")
-    parser.add_argument("--join", default=None, help="of the queries, for sketches")
     asked = vars(parser.parse_args())
     done = replayed(spark=spark_by_hand(), tell=_printed, **asked)
     sys.exit(bool(done.wrong))

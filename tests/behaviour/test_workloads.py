@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.data import _generator
-from benchmarks.large_joins.social import social_tables
 from impctl.bench.data import running_example_table
 from impctl.measure.files import generate
 from impctl.service import verify
@@ -210,7 +209,7 @@ def run(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
         copy = tmp_path / f"{name}.yaml"
         copy.write_text(re.sub(r"(HAVING COUNT\([^)]*\)) > (\d+)", lower, text))
         folder = tmp_path / "replay"
-        return replayed("answers", copy, folder, spark, ANSWERED_BATCHES, EVERY)
+        return replayed(copy, folder, spark, ANSWERED_BATCHES, EVERY)
 
     return replay
 
@@ -280,31 +279,3 @@ def test_crimes(run: Run, tmp_path: Path) -> None:
     pq.write_table(pq.read_table(SOURCE).slice(0, 20_000), some)
     made(tmp_path, Example.CRIMES, source=some)
     check(run("crimes", 0.02), 3, 3)
-
-
-NETWORK = Path(__file__).with_name("network.yaml")
-
-
-def network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tables, and the workload over them."""
-    for name, table in social_tables(400, 1).items():
-        create_table(str(folder / name), table)
-    monkeypatch.setenv("IMPCTL_DATA", str(folder))
-    file = folder / "network.yaml"
-    file.write_text(NETWORK.read_text(encoding="utf-8"), encoding="utf-8")
-    return file
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
-def test_sketches_stay_sparks(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = network(tmp_path, monkeypatch)
-    done = replayed("sketches", file, tmp_path / "replay", spark, 12, 12, few=20)
-    assert not done.wrong, "\n".join(done.told())
-    assert not done.cannot
-    assert done.restarts == 1
-    assert set(done.actions) == {"exact"}
-    assert done.verified >= 40
-    assert len(done.left_out) > 10
