@@ -114,7 +114,7 @@ queries:
   q_areas:
     sql: |
       SELECT `Community Area`, COUNT(*) AS incidents FROM crimes
-      GROUP BY `Community Area` HAVING COUNT(*) > 5000
+      GROUP BY `Community Area` HAVING COUNT(*) > {in_area}
     sketch: {{crimes: Community Area}}
   q_arrests:
     sql: |
@@ -123,7 +123,7 @@ queries:
     sketch: {{crimes: Primary Type}}
   q_blocks:
     sql: |
-      SELECT Block, COUNT(*) AS incidents FROM crimes GROUP BY Block HAVING COUNT(*) > 150
+      SELECT Block, COUNT(*) AS incidents FROM crimes GROUP BY Block HAVING COUNT(*) > {in_block}
     sketch: {{crimes: Community Area}}
 updates:
 {updates}
@@ -145,20 +145,20 @@ CORRECTIONS = """
 """
 
 
-@pytest.fixture
-def crimes_cli(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
+def crimes_cli(folder: Path, capsys: Capsys, every: int) -> Cli:
+    """Over one in `every` incidents; each of the last thirty days is a file of its own."""
+    some = folder / "some.parquet"
+    rows = pq.read_table(SOURCE)
+    pq.write_table(rows.take([*range(0, len(rows), every)]), some)
+    made(folder, Example.CRIMES, source=some)
     days = [
         f"  - {{name: day-{n}, insert: {{table: crimes, file: crimes-batches/day-{n}.parquet}}}}"
         for n in range(1, DAYS + 1)
     ]
-    text = CRIMES_WORKLOAD.format(updates="\n".join(days) + CORRECTIONS)
-    return Cli.over(capsys, tmp_path, text, "crimes.yaml")
-
-
-def generated(folder: Path) -> None:
-    """The table without its last thirty days, and a file for each of these."""
-    request = GenerateRequest(folder, Example.CRIMES, source=Path(SOURCE).resolve())
-    generate(request, SilentReporter())
+    text = CRIMES_WORKLOAD.format(
+        updates="\n".join(days) + CORRECTIONS, in_area=5000 // every, in_block=150 // every
+    )
+    return Cli.over(capsys, folder / "data", text, "crimes.yaml")
 
 
 def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
@@ -170,21 +170,25 @@ def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
-@pytest.mark.parametrize("days", [2, pytest.param(DAYS, marks=pytest.mark.long)])
-def test_days_and_corrections(crimes_cli: Cli, days: int) -> None:
-    generated(crimes_cli.workload.parent)
-    captured = crimes_cli.good("capture").results
+@pytest.mark.parametrize(
+    ("days", "every"), [(2, 10), pytest.param(DAYS, 1, marks=pytest.mark.long)]
+)
+def test_days_and_corrections(
+    tmp_path: Path, capsys: Capsys, spark: Any, days: int, every: int
+) -> None:
+    cli = crimes_cli(tmp_path, capsys, every)
+    captured = cli.good("capture").results
     assert {r["mode"] for r in captured} == {"exact"}
     names = [f"day-{n}" for n in range(1, days + 1)] + [f"fix-{n}" for n in range(1, 5)]
     for number, name in enumerate(names):
-        applied = crimes_cli.one("apply", name)
+        applied = cli.one("apply", name)
         assert applied["inserted"] + applied["deleted"] + applied["updated"] > 0, applied
-        for result in crimes_cli.good("maintain", "--policy", "incremental").results:
+        for result in cli.good("maintain", "--policy", "incremental").results:
             assert result["action"] == "exact", result
             assert result["changes"] > 0
         if number % 12 == 11:
-            verified(crimes_cli)
-    for result in verified(crimes_cli, "--results"):
+            verified(cli)
+    for result in verified(cli, "--results"):
         assert result["results_equal"] is True
 
 
