@@ -509,7 +509,7 @@ CASES = [
 @pytest.mark.slow
 @with_diagrams
 @pytest.mark.parametrize(("provenance", "is_file"), CASES)
-@random_cases(1, 3, 40)
+@random_cases(1, 2, 40)
 def test_a_damaged_state_tells_nothing_wrong(
     tmp_path: Path,
     capsys: Capsys,

@@ -21,7 +21,7 @@ from tests.soak.driver import QUERIES, Soak
 from tests.soak.writer import running_writer
 from tests.support.kept_workload import run_record
 
-_COUNT, _, _SEED = os.environ.get(SOAK, "40").partition("@")
+_COUNT, _, _SEED = os.environ.get(SOAK, "30").partition("@")
 OPERATIONS, SEED = int(_COUNT), int(_SEED or 1)
 
 
