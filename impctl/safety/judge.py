@@ -406,22 +406,6 @@ class Judges:
         return new
 
 
-__all__ = [
-    "Fact",
-    "FactKind",
-    "FactSource",
-    "Refusal",
-    "Status",
-    "Verdict",
-    "carried_verdict",
-    "check_with_core",
-    "check_safety",
-    "node_states",
-    "verdict_of_core",
-    "states_of",
-]
-
-
 _CUT = (
     "truncate it to the hour or the day, for example `date_trunc('hour', now())` or "
     "`current_date`; impctl can maintain sketches over that"

@@ -436,7 +436,7 @@ def _clustered(
     ctx.reporter.step(f"clustering {table} by {', '.join(columns)}")
     watch = Stopwatch()
     with held_signals():
-        done = cluster_table(ctx.tables.source(table), columns)
+        version = cluster_table(ctx.tables.source(table), columns)
         ctx.tables.repin(table)
     sketches = []
     for use, expected in zip(uses, forecast.sketches, strict=True):
@@ -445,7 +445,7 @@ def _clustered(
     return replace(
         result,
         action="cluster",
-        version=done.version,
+        version=version,
         files_after=len(ctx.tables.snapshot(table).files),
         elapsed_ms=watch.ms,
         sketches=tuple(sketches),

@@ -25,8 +25,8 @@ from impctl.compile.compile import plan_maintenance
 from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import InvariantError
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.facts import FactKind
-from impctl.safety.judge import Fact, FactSource, carried_verdict, check_safety
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import carried_verdict, check_safety
 from impctl.service.prepare import _stated_by_checks
 from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.statement import parse_query

@@ -44,7 +44,8 @@ from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, Comp
 from impctl.plan import nodes as p
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import FactSource, Verdict, carried_verdict, check_safety
+from impctl.safety.facts import FactSource
+from impctl.safety.judge import Verdict, carried_verdict, check_safety
 from impctl.service.maintenance_plan import JoinChooser, chosen_plan
 from impctl.service.prepare import PreparedQuery, QuerySource, SketchedQuery
 from impctl.sketch.sketch import MaintenanceMode, RangePartition

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.transaction import AddAction, create_table_with_add_actions
-from msgspec import Struct
 
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
@@ -205,14 +204,6 @@ CLUSTERED_BY = "impctl.clusteredBy"
 """The key of the commit's note; deltalake itself does not record the columns."""
 
 
-class Clustered(Struct, frozen=True):
-    """The new version, and the rows before and after."""
-
-    version: TableVersion
-    rows_before: int | None
-    rows_after: int | None
-
-
 def bytes_per_file(snapshot: Snapshot) -> int:
     return min(_MOST_BYTES, max(_LEAST_BYTES, snapshot.bytes // FILES))
 
@@ -236,9 +227,10 @@ def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None
         )
 
 
-def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Clustered:
-    """Rewrite the newest version: sorted by one column, along a Z-order curve by several. Raises
-    like `check_clusterable`; RetryableError, without a commit, if another writer came first."""
+def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> TableVersion:
+    """Rewrite the newest version: sorted by one column, along a Z-order curve by several. Returns
+    the new version. Raises like `check_clusterable`; RetryableError, without a commit, if another
+    writer came first."""
     newest = refresh(source)
     before = newest.snapshot()
     check_clusterable(before, columns)
@@ -257,7 +249,7 @@ def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Cluster
             hint=f"restore the table to version {newest.version}, and report this bug",
             code="rows_clustered_differ",
         )
-    return Clustered(done.version, before.rows, after.rows)
+    return done.version
 
 
 def clustered_by(source: DeltaSource) -> tuple[ColumnName, ...]:
