@@ -240,7 +240,8 @@ def test_spark_comes_to_the_same_state(
 ) -> None:
     monkeypatch.setattr(fill, "is_loaded_here", lambda _, compiled: compiled.chain is None)
     for seed in cases:
-        alike(tmp_path, capsys, seed, some_of(ONE_TABLE, seed)).verified(is_exact=False)
+        names = some_of(ONE_TABLE, seed)
+        alike(tmp_path, capsys, seed, names, batches=1).verified(is_exact=False)
 
 
 @pytest.mark.spark
@@ -262,7 +263,7 @@ def test_distant_sides_give_the_same(
     tmp_path: Path, capsys: Capsys, spark: Any, cases: range
 ) -> None:
     for seed in cases:
-        alike(tmp_path, capsys, seed, ["join", "tied"], ", join: spark")
+        alike(tmp_path, capsys, seed, ["join", "tied"], ", join: spark", batches=1 + seed)
 
 
 COUNTED = "SELECT g, COUNT(*) n FROM t WHERE day >= 18 GROUP BY g HAVING COUNT(*) > 1"
@@ -378,7 +379,6 @@ class ShortMemory(Struct, dict=True):
 
 @pytest.fixture
 def short(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
-    """The command line where memory is short."""
     monkeypatch.setattr(memory_limit, "MemoryLimit", lambda _: ShortMemory())
     ids = list(range(ROWS))
     for table in "rs":
@@ -596,7 +596,6 @@ def test_no_file_with_a_row_that_has_a_partner_is_left_out(
 
 
 def workload_of(folder: Path, most: dict[str, int]) -> Path:
-    """A query for each kind of key, named like it."""
     join = "SELECT t.x, u.y FROM t JOIN u ON t.{0} = u.{0} WHERE u.y < {1}"
     queries = {kind: join.format(kind, at) for kind, at in most.items()}
     return write_files(folder, {"tables": "tu", "queries": queries})

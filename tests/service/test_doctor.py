@@ -21,7 +21,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
-from impctl.service import doctor
+from impctl.service import doctor, init
 from impctl.service.doctor import Installed, schedule_of
 from impctl.service.settings import ENVVARS
 from impctl.tables.write.maintenance import create_table
@@ -42,14 +42,12 @@ from tests.tables import handmade
 
 
 def found(ran: Ran, check: str) -> dict[str, Any]:
-    """The one finding of a check."""
     (finding,) = [result for result in ran.results if result["check"] == check]
     return finding
 
 
 @pytest.fixture
 def captured(cli_once: CliOnce) -> Cli:
-    """The workload of `cli`, with its sketch."""
     workload = WORKLOAD.replace("POLICY", "incremental")
     return cli_once("examined", partial(write_files, workload=workload, t=ROWS), Cli.captured)
 
@@ -176,8 +174,6 @@ def test_a_package_out_of_range_names_its_fix(cli: Cli, monkeypatch: MonkeyPatch
 
 @pytest.fixture
 def one_file(tmp_path: Path) -> Callable[..., None]:
-    """Write a table of one file by hand."""
-
     def write(folder: str, rows: pa.Table, *features: str, **words: Any) -> None:
         name = handmade.write_file(tmp_path / folder, "a.parquet", rows)
         metadata = handmade.metadata([handmade.field("id", "long")])
@@ -474,20 +470,19 @@ def test_what_is_written_passes_check(impctl: Init, tmp_path: Path) -> None:
     for name in ("is_new", "flag", "tags"):
         assert f"    {name}: {{" not in text
     assert json.loads((tmp_path / "impctl.schema.json").read_text()) == workload_json_schema()
-    for command in result["next_commands"]:
-        words = shlex.split(command)[1:]
-        assert impctl(*words)[0] == 0, command
+    for words in next_commands(result):
+        assert impctl(*words)[0] == 0, words
     (stored,) = impctl("status", "impctl.yaml")[1]["results"]
     assert not stored["stale"]
     written = [".impctl", "impctl.schema.json", "impctl.yaml", "visits"]
     assert sorted(path.name for path in tmp_path.iterdir()) == written
 
 
-def can_be_pasted(impctl: Init, result: dict[str, Any]) -> None:
-    """The commands that are printed name the file as a shell reads it."""
+def next_commands(result: dict[str, Any]) -> list[list[str]]:
+    """The printed commands as a shell reads them; all name the file."""
     commands = [shlex.split(command)[1:] for command in result["next_commands"]]
     assert {words[1] for words in commands} == {result["file"]}
-    assert impctl(*commands[0])[0] == 0
+    return commands
 
 
 @pytest.mark.slow
@@ -504,7 +499,7 @@ def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> N
         create_table(str(tmp_path / folder), rows)
     code, document = impctl("init", *folders, "--out", "my files/w.yaml")
     assert code == 0, document
-    can_be_pasted(impctl, document["results"][0])
+    assert impctl(*next_commands(document["results"][0])[0])[0] == 0
     tables = ["we_ird_sal_es", "select", "t_123", "select_2", "Select_3"]
     assert document["results"][0]["tables"] == tables
     code, document = impctl("check", "my files/w.yaml")
@@ -573,38 +568,29 @@ def test_mapped_names_and_tables_without_statistics(
     assert "unknown rows in 1 file" in (tmp_path / "impctl.yaml").read_text()
 
 
-@pytest.mark.slow
-def test_the_demo_by_the_commands_it_prints(impctl: Init, tmp_path: Path) -> None:
-    """All but the last one, which starts Spark."""
-    code, document = impctl("init", "--demo")
-    (result,) = document["results"]
-    *commands, verify = [shlex.split(command)[1:] for command in result["next_commands"]]
-    assert (code, verify[0]) == (0, "verify")
+@pytest.mark.spark
+def test_the_demo_by_the_commands_it_prints(
+    impctl: Init, monkeypatch: MonkeyPatch, spark: Any
+) -> None:
+    """Over a tenth of its rows; `tests/test_wheel.py` maintains all of them."""
+    monkeypatch.delenv("IMPCTL_BY")
+    monkeypatch.setattr(init, "DEMO_ROWS", 100_000)
+    assert impctl("init", "--demo")[0] == 0
+    assert impctl("init", "--demo")[0] == 2
+    code, document = impctl("init", "--demo", "a $demo")
     answers = {}
-    for words in commands:
-        code, answers[words[0]] = impctl(*words)
+    for words in next_commands(document["results"][0]):
+        one_query = ("--query", "best_days") if words[0] == "verify" else ()
+        code, answers[words[0]] = impctl(*words, *one_query)
         assert code == 0, words
     attributes = [one["attributes"] for one in answers["explain"]["results"]]
     chosen = [next(entry for entry in each if entry["chosen"]) for each in attributes]
     expected = [entry["expected"]["files"] for entry in chosen]
     assert [one["left"][0]["files"] for one in answers["capture"]["results"]] == expected
-    assert len(answers["query"]["results"][0]["rows"]) == 12
+    assert len(answers["query"]["results"][0]["rows"]) == 2
     assert answers["changes"]["results"][0]["rows"] == [["insert", 1, 90000001, "449100.00"]]
     assert {one["reason_code"] for one in answers["maintain"]["results"]} == {"incremental"}
-    assert impctl("init", "--demo")[0] == 2
-    can_be_pasted(impctl, impctl("init", "--demo", "a $demo")[1]["results"][0])
-
-
-@pytest.mark.spark
-def test_the_demo_answers(impctl: Init, tmp_path: Path, spark: Any) -> None:
-    (result,) = impctl("init", "--demo", "d")[1]["results"]
-    for command in result["next_commands"]:
-        words = shlex.split(command)[1:]
-        if words[0] == "verify":
-            words += ["--query", "best_days"]
-        code, answer = impctl(*words)
-        assert code == 0, command
-    assert [one["results_equal"] for one in answer["results"]] == [True]
+    assert [one["results_equal"] for one in answers["verify"]["results"]] == [True]
 
 
 @pytest.mark.slow
