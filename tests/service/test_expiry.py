@@ -39,7 +39,6 @@ queries:
   sums:
     sql: SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 30
     answer: true
-  whole: {sql: "SELECT src, SUM(cost) AS s FROM all_links GROUP BY src HAVING SUM(cost) > 30"}
   daily: {sql: "SELECT src, COUNT(*) AS n FROM days GROUP BY src HAVING COUNT(*) > 1"}
   bare: {sql: "SELECT src, cost FROM links WHERE cost > 20", sketch: none}
   beside:
@@ -131,16 +130,6 @@ def test_only_files_that_meet_what_expired_are_read(captured: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_row_is_live_until_it_is_as_old_as_that(captured: Cli) -> None:
-    # The row of 11:01 has cost 50 and source 0, beside one of 11:50 that costs nothing.
-    second = 1 / 60
-    assert [0, 50] in rows_told(captured, "sums", 1 - second)
-    kept = captured.one("status", "--query", "sums", "--now", at(1 - second))
-    assert (kept["stale"], kept["next_expiry"]) == (False, at(1))
-    assert [0, 50] not in rows_told(captured, "sums", 1)
-
-
-@pytest.mark.slow
 def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
     for minutes in (0, 0.5, 1 - 1 / 60):
         ran = one(captured, "maintain", "sums", minutes)
@@ -157,21 +146,6 @@ def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
     assert one(captured, "maintain", "sums", 5000)["removed"]
     assert one(captured, "status", "sums", 5000)["next_expiry"] == "never"
     assert one(captured, "maintain", "sums", 9000)["action"] == "none"
-
-
-@pytest.mark.slow
-def test_rows_of_the_future_and_of_the_past_come_with_versions(captured: Cli) -> None:
-    # Late rows that were never live, one that expires between the runs, ones to come.
-    captured.append("links", numbered_rows(-500, -58, None, 300, 3, -57))
-    ran = one(captured, "maintain", "sums", 2)
-    assert (ran["action"], ran["reason_code"]) == ("exact", "incremental")
-    assert "rows expired" in ran["reason"]
-    assert rows_told(captured, "sums", 2) == anew(captured, 2)
-    # A row that expired lives again.
-    updates = {"seen_at": f"CAST('{at(4)}' AS TIMESTAMP)"}
-    captured.table("links").update(predicate="cost = 50", updates=updates)
-    assert one(captured, "maintain", "sums", 5)["action"] == "exact"
-    assert rows_told(captured, "sums", 5) == anew(captured, 5)
 
 
 def anew(cli: Cli, minutes: float) -> list[list[Any]]:
@@ -239,20 +213,11 @@ def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> N
 
 
 @pytest.mark.slow
-def test_every_reading_sees_live_rows_alone(captured: Cli) -> None:
-    by_engine = rows_told(captured, "sums", 10, "--by", "engine")
-    assert by_engine == rows_told(captured, "sums", 10) == anew(captured, 10)
-    assert rows_told(captured, "sums", 10, "--by", "engine", "--sketch", "never") == by_engine
-    # Without a sketch, and with one that another query has.
-    assert len(rows_told(captured, "bare", 10, "--by", "engine")) == 12
+def test_a_sketch_of_another_query_is_of_live_rows_too(captured: Cli) -> None:
     text = "SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 40"
     other = captured.one("query", "--sql", text, "--now", at(10), "--by", "engine")
     assert other["reuse"]["query"] == "sums"
-    assert sorted(other["rows"]) == [row for row in by_engine if row[1] > 40]
-    # Named a second time, the table has all its rows.
-    one(captured, "capture", "whole", 10)
-    assert one(captured, "status", "whole", 10)["moments"] == {}
-    assert len(rows_told(captured, "whole", 10, "--by", "engine")) == 5
+    assert sorted(other["rows"]) == [row for row in anew(captured, 10) if row[1] > 40]
 
 
 def test_what_impctl_does_not_read_is_refused_over_such_a_table(cli: Cli) -> None:
@@ -318,18 +283,6 @@ def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
     captured.append("links", numbered_rows(-5, 5))
     one(captured, "maintain", "sums", 10)
     assert rows_told(captured, "sums", 30, "--at", "links=5", "--by", "engine") == then
-
-
-@pytest.mark.slow
-def test_eager_queries_pass_versions_first(cli: Cli) -> None:
-    cli.edit("answer: true", "maintain: eager", 1)
-    one(cli, "capture", "sums", 0)
-    for _ in range(2):
-        cli.append("links", numbered_rows(-59, -5, 5))
-    results = cli.good("maintain", "--query", "sums", "--now", at(10)).results
-    assert [entry["reason_code"] for entry in results] == ["incremental", "expired"]
-    assert results[0]["moments"] == {"now": at(0)} or results[1]["moments"] == {"now": at(10)}
-    assert rows_told(cli, "sums", 10, "--by", "engine") == anew(cli, 10)
 
 
 @pytest.mark.slow
