@@ -385,10 +385,7 @@ def _ways(measured: MeasuredQuery) -> list[_TimedWay]:
 
 def by_engine(measured: MeasuredQuery, pruned: Pruned) -> pa.Table:
     """Compute the result in the engine, through the sketches."""
-    stored = measured.stored
-    return engine_answer(
-        measured.scratch, measured.prepared, stored.versions, pruned, stored.sketches
-    )
+    return engine_answer(measured.scratch, measured.prepared, pruned)
 
 
 def from_state(measured: MeasuredQuery) -> pa.Table:

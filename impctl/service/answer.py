@@ -29,7 +29,7 @@ from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan
 from impctl.service.context import Context, Versions, limited, limits_of
 from impctl.service.cost_model import rows_of
-from impctl.service.filters import Pruned, Slices, guards_of, one_ahead, united_groups
+from impctl.service.filters import Pruned, Slices, guards_of, one_ahead
 from impctl.service.memory_limit import MemoryLimit, batch_size, within_memory
 from impctl.service.prepare import PreparedQuery, column_like_clock
 from impctl.service.result_changes import RowsOf
@@ -113,16 +113,14 @@ def engine_cannot(
 def engine_answer(
     ctx: Context,
     prepared: PreparedQuery,
-    versions: Versions,
     pruned: Pruned,
-    sketches: Sequence[StoredSketch],
     where: Expr | None = None,
 ) -> pa.Table:
-    """Compute the answer; `pruned` are the files, by `sketches`. `where` is a condition on the
-    answer's columns. BlockedError if the engine lacks a part of the plan; NotExactError or
-    EvaluationError if a value or the memory ends it."""
+    """Compute the answer from what is `pruned`. `where` is a condition on the answer's columns.
+    BlockedError if the engine lacks a part of the plan; NotExactError or EvaluationError if a value
+    or the memory ends it."""
     with within_memory(ctx) as limit:
-        result = engine_rows(ctx, limit, prepared, versions, pruned, sketches)
+        result = engine_rows(ctx, limit, prepared, pruned)
         return answer_of_rows(result.ending, result.rows, ctx.session_zone, where)
 
 
@@ -130,23 +128,20 @@ def engine_rows(
     ctx: Context,
     limit: MemoryLimit,
     prepared: PreparedQuery,
-    versions: Versions,
     pruned: Pruned,
-    sketches: Sequence[StoredSketch] = (),
     excluded: Mapping[TableName, ExcludedRows] = MappingProxyType({}),
 ) -> RowsOf:
     """The answer's rows without `excluded`, within the limit. Raises as `engine_answer`."""
     answer = ctx.memory.answer(prepared.planned)
     compiled = limited(ctx, compile_answer(answer))
-    read_by = united_groups(prepared, sketches)
-    used = {read.access: read for read in read_by if read.access in pruned.filters}
+    used = {read.access: read for read in pruned.sketches if read.access in pruned.filters}
     compiled.circuit.start()
     # Rows are derived once all that they are derived from is there.
     compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
     slices = Slices(compiled, limit.bytes, limit.check)
     with ThreadPoolExecutor(1) as reader:
         most = batch_size(limit.bytes)
-        read = _read(ctx.tables, compiled, versions, pruned, used, excluded, most)
+        read = _read(ctx.tables, compiled, pruned, used, excluded, most)
         for table, rows in one_ahead(read, reader):
             for part in slices.of(rows):
                 batches = [
@@ -162,14 +157,13 @@ def engine_rows(
 def _read(
     tables: PinnedTables,
     compiled: Dataflow,
-    versions: Versions,
     pruned: Pruned,
     used: Sketches,
     excluded: Mapping[TableName, ExcludedRows],
     most: int | None,
 ) -> Iterator[tuple[TableName, pa.Table]]:
     """Rows in batches of about `most` bytes, smaller tables first: later rows look them up."""
-    snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
+    snapshots = [tables.snapshot(table, pruned.versions.get(table)) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda result: result.likely_rows):
         name = snapshot.table
         columns = list(compiled.columns_of(name))
@@ -203,15 +197,15 @@ def answer_table(
     prepared: PreparedQuery,
     versions: Versions,
     pruned: Pruned | None = None,
-    sketches: Sequence[StoredSketch] | None = None,
+    *,
+    with_engine: bool = False,
 ) -> pa.Table:
-    """The query's result at `versions`; `pruned` makes it read through the sketch. With `sketches`,
-    those that pruned it, the engine derives its recursive entries; else Spark does, which shares
-    nothing with the engine."""
+    """The query's result at `versions`; `pruned` makes it read through the sketch. `with_engine`:
+    the engine derives its recursive entries; else Spark does, which shares nothing with it."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import shuffles_for
 
-    views, sql = _text(ctx, prepared, versions, pruned, sketches)
+    views, sql = _text(ctx, prepared, versions, pruned, with_engine=with_engine)
     if any(isinstance(node, Join) for node in prepared.query.root.walk()):
         # A join may give many more rows than it reads.
         table = run_sql(ctx.spark(), sql, views, versions=versions)
@@ -243,17 +237,11 @@ def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def answer_frame(
-    ctx: Context,
-    prepared: PreparedQuery,
-    versions: Versions,
-    pruned: Pruned,
-    sketches: Sequence[StoredSketch],
-) -> DataFrame:
+def answer_frame(ctx: Context, prepared: PreparedQuery, pruned: Pruned) -> DataFrame:
     from impctl.spark.run import frame_of
 
-    views, sql = _text(ctx, prepared, versions, pruned, sketches)
-    return frame_of(ctx.spark(), sql, views, versions=versions)
+    views, sql = _text(ctx, prepared, pruned.versions, pruned, with_engine=True)
+    return frame_of(ctx.spark(), sql, views, versions=pruned.versions)
 
 
 def _text(
@@ -261,19 +249,19 @@ def _text(
     prepared: PreparedQuery,
     versions: Versions,
     pruned: Pruned | None,
-    sketches: Sequence[StoredSketch] | None,
+    *,
+    with_engine: bool,
 ) -> tuple[dict[str, DataFrame], str]:
     """The text to run, and its views: the query's own over guarded views, or one with ranges and
     guards in it. A range must reach the files, so it is placed below the guard of its column; for
     tables read in parts the views have the ranges."""
-    query = prepared.query
-    views = _views(ctx, prepared, versions, pruned)
-    derived = derived_entries(ctx, prepared, versions, pruned, sketches)
+    query, guards = prepared.query, {} if pruned is None else guards_of(ctx.tables, pruned)
+    views = _views(ctx, prepared, versions, pruned, guards)
+    derived = derived_entries(ctx, prepared, versions, pruned, with_engine=with_engine)
     views |= dict(derived.values())
     entries = {span: view for span, (view, _) in derived.items()}
     if pruned is None:
         return views, rewrite_sql(query, {}, entries=entries, is_local=True)
-    guards = guards_of(ctx.tables, pruned, versions)
     in_text = {a: f for a, f in pruned.filters.items() if f.partition.table not in pruned.parts}
     trusted = [a for a, f in in_text.items() if not _is_guarded(f.partition, guards)]
     return views, rewrite_sql(
@@ -288,11 +276,14 @@ def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) ->
 
 
 def _views(
-    ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned | None
+    ctx: Context,
+    prepared: PreparedQuery,
+    versions: Versions,
+    pruned: Pruned | None,
+    guards: Mapping[TableName, Guard],
 ) -> dict[str, DataFrame]:
     from impctl.spark.snapshots import parted_frame, snapshot_frame
 
-    guards = {} if pruned is None else guards_of(ctx.tables, pruned, versions)
     views = {}
     # A table that only an unused WITH entry names is analysed all the same.
     for table in dict.fromkeys((*prepared.tables, *prepared.query.tables)):
@@ -329,12 +320,13 @@ def derived_entries(
     prepared: PreparedQuery,
     versions: Versions,
     pruned: Pruned | None,
-    sketches: Sequence[StoredSketch] | None = None,
+    *,
+    with_engine: bool = False,
 ) -> dict[Span, tuple[str, DataFrame]]:
     """The outermost recursive entries by their position in the text: the name of a view, and its
     rows; UnsupportedError (`recursion_limit`) for an unbounded one.
-    With `sketches`, those that pruned the query, the engine derives what it can: Spark's rounds
-    take seconds each."""
+    `with_engine`: the engine derives what it can of a pruned query, as Spark's rounds take seconds
+    each."""
     outer, unused = list(_outer(prepared)), _unused(prepared)
     if not outer and not unused:
         return {}
@@ -359,12 +351,12 @@ def derived_entries(
         result[span] = (f"{_VIEW}_unused_{number}", rows)
     for number, (span, fixpoint) in enumerate(outer):
         rows = None
-        if sketches is not None and pruned is not None:
+        if with_engine and pruned is not None:
             alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
             with suppress(
                 BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError
             ):
-                derived = engine_answer(ctx, alone, versions, pruned, sketches)
+                derived = engine_answer(ctx, alone, pruned)
                 rows = ctx.spark().createDataFrame(derived)
         if rows is None:
             frames = {
@@ -503,12 +495,12 @@ def _views_read(ctx: Context, result: Passthrough) -> dict[TableName, DataFrame]
 # groups by these alone, however the condition is written.
 
 
-def losing_nan(tables: PinnedTables, pruned: Pruned, versions: Versions) -> frozenset[TableName]:
+def losing_nan(tables: PinnedTables, pruned: Pruned) -> frozenset[TableName]:
     """The tables whose filter asks for the range of NaN, of files that may hide one."""
     table_names: set[TableName] = set()
     for wanted in dict.fromkeys(pruned.filters.values()):
         table = wanted.partition.table
-        snapshot = tables.snapshot(table, versions.get(table))
+        snapshot = tables.snapshot(table, pruned.versions.get(table))
         column = snapshot.column(wanted.partition.attribute)
         has_nan_range = any(interval.high is None for interval in wanted.intervals)
         if not column.type.is_fractional or not has_nan_range:

@@ -253,7 +253,7 @@ def _by_engine(ctx: Context, limit: MemoryLimit, prepared: PreparedQuery) -> Row
     pruned = filters_of(ctx.tables, prepared, (), versions)
     ctx.reporter.step(f"running {prepared.spec.name}")
     try:
-        return engine_rows(ctx, limit, prepared, versions, pruned)
+        return engine_rows(ctx, limit, prepared, pruned)
     except BlockedError as blocked:
         hint = (
             "materialize its result (`answer: true`) if `impctl explain` shows that this is "

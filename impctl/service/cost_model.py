@@ -349,9 +349,7 @@ class EngineChoice(Struct, frozen=True):
         return self.engine if self.is_engine else self.spark
 
 
-def compare_engines(
-    ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned
-) -> EngineChoice:
+def compare_engines(ctx: Context, prepared: PreparedQuery, pruned: Pruned) -> EngineChoice:
     """Estimate both for these files."""
     rows = {table: rows_of(files) for table, files in pruned.files.items()}
     total, is_up = sum(rows.values()), ctx.has_spark
@@ -365,7 +363,7 @@ def compare_engines(
         spark = AnswerEstimate(prior_ms(prepared, rows, SPARK) + first + start, 0, start)
     why = f"estimate for {total:,} rows: engine {_text(engine)}, Spark {_text(spark)}"
     least = min(engine.ms, spark.ms)
-    return EngineChoice(engine, spark, why, _quicker(ctx, prepared, versions, least))
+    return EngineChoice(engine, spark, why, _quicker(ctx, prepared, pruned.versions, least))
 
 
 def prior_ms(prepared: PreparedQuery, rows: Mapping[TableName, int], times: AnswerTimes) -> float:

@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.vector import from_arrow
@@ -236,13 +236,16 @@ _SHOWN = MAX_INTERVALS
 
 
 class Pruned(Struct, frozen=True):
-    """Filters by access, and per table the files that some access may need. `parts`: how a table is
-    read whose only access has a filter; together these may have more intervals than a text can."""
+    """What a query reads at these versions through these sketches: filters by access, and per table
+    the files that some access may need. `parts`: how a table is read whose only access has a
+    filter; together these may have more intervals than a text can."""
 
+    versions: Versions
+    sketches: tuple[StoredSketch, ...]
     filters: Mapping[AccessId, RangeFilter]
     files: Mapping[TableName, tuple[DataFile, ...]]
     files_total: int
-    parts: Mapping[TableName, tuple[ReadPart, ...]] = field(default_factory=dict)
+    parts: Mapping[TableName, tuple[ReadPart, ...]]
 
     @property
     def files_kept(self) -> int:
@@ -292,7 +295,7 @@ def filters_of(
         narrowed = (part.within(uris) for part in parts[table])
         parts[table] = tuple(part for part in narrowed if part.files)
     total = sum(len(tables.snapshot(t, versions.get(t)).files) for t in files)
-    return Pruned(filters, files, total, parts)
+    return Pruned(versions, sketches, filters, files, total, parts)
 
 
 def files_in(tables: PinnedTables, versions: Versions) -> int:
@@ -300,11 +303,11 @@ def files_in(tables: PinnedTables, versions: Versions) -> int:
     return sum(len(tables.snapshot(*pinned).files) for pinned in versions.items())
 
 
-def guards_of(tables: PinnedTables, pruned: Pruned, versions: Versions) -> dict[TableName, Guard]:
+def guards_of(tables: PinnedTables, pruned: Pruned) -> dict[TableName, Guard]:
     """The columns to guard, by table, in the files to read."""
     guards: dict[TableName, Guard] = {}
     for table, files in pruned.files.items():
-        snapshot = tables.snapshot(table, versions.get(table))
+        snapshot = tables.snapshot(table, pruned.versions.get(table))
         hiding = hiding_columns(snapshot, files=files)
         if hiding:
             guards[table] = Guard(hiding, snapshot.schema.names)

@@ -281,7 +281,7 @@ def who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
             stored = None
         sketches, versions = ((), {}) if stored is None else (stored.sketches, stored.versions)
         read = read_choice(ctx.tables, prepared, sketches, versions)
-        expected = compare_engines(ctx, prepared, versions, read.pruned)
+        expected = compare_engines(ctx, prepared, read.pruned)
         spark_ms = round(expected.spark.ms)
         try:
             compile_answer(ctx.memory.answer(prepared.planned))
@@ -314,7 +314,7 @@ def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) ->
         return False
     state = state_estimate(answer_runs(ctx, spec))
     read = chosen_read(ctx.tables, result, use)
-    return _is_slower(state, compare_engines(ctx, result.prepared, result.versions, read.pruned))
+    return _is_slower(state, compare_engines(ctx, result.prepared, read.pruned))
 
 
 def _is_slower(state: AnswerEstimate, expected: EngineChoice) -> bool:
@@ -335,7 +335,7 @@ def _by_reading(
     why, quicker, start_ms, watch = "requested", "", 0.0, Stopwatch()
     table: pa.Table | None = None
     if by is not AnsweredBy.SPARK:
-        expected = compare_engines(ctx, result.prepared, result.versions, pruned)
+        expected = compare_engines(ctx, result.prepared, pruned)
         why = expected.why if by is AnsweredBy.AUTO else why
         quicker = expected.quicker if by is AnsweredBy.AUTO else ""
         if by is AnsweredBy.ENGINE or expected.is_engine:
@@ -352,7 +352,7 @@ def _by_reading(
         ctx.spark()
         ctx.reporter.step(f"running {spec.name}")
         watch = Stopwatch()
-        table = answer_table(ctx, result.prepared, result.versions, pruned, result.sketches)
+        table = answer_table(ctx, result.prepared, result.versions, pruned, with_engine=True)
         if where is not None:
             table = answer_where(table, result.prepared.planned.root.attributes, where)
         start_ms = 0.0 if was_up else ctx.spark_start_ms
@@ -428,9 +428,7 @@ def _by_engine(
     from impctl.service.resolve import is_for_others
 
     try:
-        return engine_answer(
-            ctx, result.prepared, result.versions, read.pruned, result.sketches, where
-        )
+        return engine_answer(ctx, result.prepared, read.pruned, where)
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
             hint = "omit `--by` to let Spark answer"

@@ -925,7 +925,7 @@ def written_query(
         return rewrite_sql(query, pruned.filters, is_plain=True), pruned
     pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
     # Others' Spark hands conditions down to the files too.
-    guards = guards_of(tables, pruned, versions)
+    guards = guards_of(tables, pruned)
     return rewrite_sql(query, pruned.filters, guards=guards), pruned
 
 

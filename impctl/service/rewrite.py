@@ -94,7 +94,7 @@ def dataframe(ctx: Context, request: QueryRequest) -> tuple[DataFrame, tuple[str
         return unread_frame(ctx, result), result.warnings
     result = _never_failing(ctx.tables, result, required=request.required)
     read = chosen_read(ctx.tables, result, request.sketch)
-    frame = answer_frame(ctx, result.prepared, result.versions, read.pruned, result.sketches)
+    frame = answer_frame(ctx, result.prepared, read.pruned)
     record_use(ctx, result, read.pruned, read.plain, command="dataframe")
     return frame, result.warnings
 
@@ -162,7 +162,7 @@ def _left_to_read(
     sketches, left_away = choice.used(result.sketches), dict(choice.unused)
     while True:
         pruned = filters_of(tables, result.prepared, sketches, result.versions, by_table=True)
-        predicates, refused = _predicates(tables, pruned, result.versions)
+        predicates, refused = _predicates(tables, pruned)
         if not refused:
             break
         # Again: the rest of a table narrows the tables that it is joined with.
@@ -183,14 +183,14 @@ def _left_to_read(
 
 
 def _predicates(
-    tables: PinnedTables, pruned: Pruned, versions: Versions
+    tables: PinnedTables, pruned: Pruned
 ) -> tuple[dict[TableName, Sql], dict[TableName, str]]:
     """The predicate of each filtered table, and why another one has none."""
     result: dict[TableName, Sql] = {}
-    refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned, versions), _NAN)
+    refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned), _NAN)
     for wanted in pruned.filters.values():
         table = wanted.partition.table
-        snapshot = tables.snapshot(table, versions.get(table))
+        snapshot = tables.snapshot(table, pruned.versions.get(table))
         column = snapshot.column(wanted.partition.attribute)
         condition = plain_filter(wanted, column.name)
         if condition is None:
@@ -273,7 +273,7 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
         runs_on_spark=not is_for_others(match.query),
     )
     if files is not None:
-        losing = losing_nan(ctx.tables, pruned, match.versions)
+        losing = losing_nan(ctx.tables, pruned)
         if losing:
             raise TableError(
                 f"Table `{min(losing)}` cannot be read file by file through its sketch: its files "

@@ -419,12 +419,12 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
     conditions, excluded = excluded_rows(ctx, prepared, texts)
     use = SketchPolicy.ALWAYS if is_monotone(prepared.root) else SketchPolicy.NEVER
     if use is SketchPolicy.ALWAYS:
-        pruned, sketches = chosen_read(ctx.tables, result, use).pruned, result.sketches
+        pruned = chosen_read(ctx.tables, result, use).pruned
     else:
-        pruned, sketches = filters_of(ctx.tables, prepared, (), result.versions), ()
+        pruned = filters_of(ctx.tables, prepared, (), result.versions)
     try:
         with within_memory(ctx) as limit:
-            arguments = (ctx, limit, prepared, result.versions, pruned, sketches)
+            arguments = (ctx, limit, prepared, pruned)
             before, after = engine_rows(*arguments), engine_rows(*arguments, excluded)
             changes = changes_between(before, after, ctx.session_zone)
     except BlockedError as blocked:
