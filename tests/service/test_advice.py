@@ -347,7 +347,7 @@ def warned_of_lineage(document: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["check", "explain", "capture"])
+@pytest.mark.parametrize("command", ["check", "capture"])
 def test_what_changes_nothing_is_told_with_its_place_and_reason(
     over: Callable[..., Cli], command: str
 ) -> None:

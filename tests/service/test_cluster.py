@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import sqlglot
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.measure.duckdb import ParquetSql
 from impctl.service import advice
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
@@ -343,7 +340,6 @@ def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
 
 
 GROUPED = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"
-FILE_COUNT = 40
 
 
 @pytest.fixture
@@ -355,25 +351,6 @@ def laid_out(tmp_path: Path, cli_of: CliOf) -> Cli:
     parts = (table.slice(start, 100) for start in range(0, 4000, 100))
     create_laid_out_table(str(tmp_path / "t"), parts)
     return cli_of({"tables": "t", "queries": {"q": GROUPED}})
-
-
-def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
-    connection = ParquetSql.open()
-    connection.view("t", files)
-    (sql,) = sqlglot.transpile(sql, read="spark", write="duckdb")
-    return sorted(connection.run(sql).to_pylist(), key=lambda row: str(row["g"]))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not ParquetSql.is_installed(), reason="needs DuckDB")
-def test_text_and_files_give_the_answer(laid_out: Cli) -> None:
-    folder = laid_out.captured().folder
-    result = laid_out.one("rewrite", "--files", str(folder / "left.json"))
-    left = json.loads((folder / "left.json").read_text())
-    assert list(left) == ["t"]
-    assert len(left["t"]) == result["files_kept"] < result["files_total"] == FILE_COUNT
-    whole = [str(path) for path in (folder / "t").glob("*.parquet")]
-    assert answer(result["sql"], left["t"]) == answer(GROUPED, whole) != []
 
 
 def test_rows_that_are_not_those_of_the_files_are_refused(laid_out: Cli) -> None:

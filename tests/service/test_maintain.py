@@ -288,21 +288,6 @@ def test_maintain_goes_on_and_converges(spoiled: Cli, capsys: Capsys) -> None:
 
 
 @pytest.mark.slow
-def test_auto_recaptures_a_corrupt_state(spoiled: Cli) -> None:
-    result = spoiled.one("maintain", "--query", "corrupt")
-    assert (result["action"], result["reason_code"]) == ("recapture", "catalog_corrupt")
-    assert spoiled.one("maintain", "--query", "corrupt")["action"] == "none"
-
-
-@pytest.mark.slow
-def test_plan_goes_on(spoiled: Cli) -> None:
-    ran = spoiled("plan", "--policy", "incremental")
-    assert failures(ran).keys() == {"corrupt", "gone"}
-    # What a query divides by is only found out by computing.
-    assert (ran.code, actions(ran)) == (7, [("divides", "exact"), ("good", "exact")])
-
-
-@pytest.mark.slow
 def test_an_unexpected_error_is_one_querys_own(many: Cli, monkeypatch: MonkeyPatch) -> None:
     many.captured().append("t", ROWS)
     step = Maintainer.step
