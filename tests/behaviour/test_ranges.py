@@ -1,4 +1,4 @@
-"""Proposed ranges at first and last values, ranges read whole, and the attribute by estimate."""
+"""Proposed ranges at first and last values, and ranges that are read whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -17,7 +16,7 @@ from impctl.sketch.sketch import RangePartition, RangeSet, exact_filter, range_f
 from impctl.tables.rows import PartedRead, ReadPart
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import prune
-from impctl.tables.write.maintenance import create_laid_out_table, create_table
+from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli
 
 LIMITS: dict[str, tuple[pa.DataType, Any, Any]] = {
@@ -124,102 +123,3 @@ def test_accesses_at_one_place_with_two_attributes(tmp_path: Path, capsys: Capsy
     cli = workload(tmp_path, SHARED, capsys)
     assert sorted(sketch["attribute"] for sketch in cli.one("capture")["sketches"]) == ["g", "h"]
     cli.verified(is_exact=False)
-
-
-ROWS = 2_000_000
-ESTIMATED_GROUPS = ROWS // 100
-
-
-def columns(order: str) -> dict[str, np.ndarray]:
-    """Rows of sales: customers have a hot tenth, days and orders go up together."""
-    random = np.random.default_rng(7)
-    at = np.arange(ROWS)
-    day = at * 365 // ROWS
-    result = {
-        "id": at,
-        "day": day,
-        "orderkey": at // 100 + random.integers(0, 3, ROWS),
-        "customer": random.integers(0, ESTIMATED_GROUPS, ROWS),
-        "region": random.integers(0, 50, ROWS),
-        "price": random.gamma(2.0, 50.0, ROWS).astype(np.int64),
-    }
-    # What sells in a day goes up at the end of the year, and some customers buy for more.
-    result["price"] += (day > 330) * 100 + (result["customer"] < ESTIMATED_GROUPS // 50) * 120
-    if order == "random":
-        placed = random.permutation(ROWS)
-    elif order == "nearly":
-        placed = np.argsort(at + random.integers(-ROWS // 100, ROWS // 100, ROWS), kind="stable")
-    elif order == "customer":
-        placed = np.argsort(result["customer"], kind="stable")
-    elif order == "two":
-        zone = (result["customer"] * 20 // ESTIMATED_GROUPS) * 20 + day * 20 // 366
-        placed = np.argsort(zone, kind="stable")
-    else:
-        placed = at
-    return {name: values[placed] for name, values in result.items()}
-
-
-def write_estimated(folder: Path, order: str, files: int) -> None:
-    rows = pa.table(columns(order))
-    size = -(-ROWS // files)
-    parts = (rows.slice(at, size) for at in range(0, ROWS, size))
-    create_laid_out_table(str(folder / f"{order}{files}"), parts)
-
-
-PAIRS = [
-    ("day", 400, "orderkey, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 19000"),
-    ("day", 2000, "customer, COUNT(*) FROM t WHERE day > 349 GROUP BY 1 HAVING COUNT(*) > 3"),
-    ("day", 400, "day, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > {day}"),
-    ("nearly", 400, "orderkey, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 18500"),
-    ("nearly", 2000, "region, orderkey, price FROM t WHERE price > 390 AND region = 7"),
-    ("customer", 400, "customer, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 13000"),
-    ("customer", 2000, "customer, SUM(price) AS s FROM t GROUP BY 1 ORDER BY s DESC LIMIT {top}"),
-    ("customer", 400, "region, customer, price FROM t WHERE customer < {few} AND price > 200"),
-    ("two", 400, "customer, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 15000"),
-    ("two", 2000, "customer, day FROM t WHERE day > 330 GROUP BY 1, 2 HAVING SUM(price) > 600"),
-    ("random", 400, "customer, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 15000"),
-    ("day", 2000, "orderkey, SUM(price) AS s FROM t GROUP BY 1 ORDER BY s DESC LIMIT {top}"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_twelve_pairs(tmp_path: Path, capsys: Capsys) -> None:
-    for order, files in sorted({(order, files) for order, files, _ in PAIRS}):
-        write_estimated(tmp_path, order, files)
-    near = inside = 0
-    for number, (order, files, text) in enumerate(PAIRS):
-        sql = "SELECT " + text.format(
-            day=ROWS // 365 * 180, few=ESTIMATED_GROUPS // 40, top=ESTIMATED_GROUPS // 20
-        )
-        queries = {"q": {"sql": sql}}
-        queries |= {f"q_{a}": {"sql": sql, "sketch": {"t": a}} for a in ATTRIBUTES}
-        table, file = {"t": {"path": f"{order}{files}"}}, f"w{number}.yaml"
-        cli = Cli.asking(capsys, tmp_path, queries, table, file, store=f"store{number}")
-        result = captured(cli, "q")
-        entries = {c["attribute"]: c for c in result["considered"] if c["safe"]}
-        mine = next(name for name, c in entries.items() if c["chosen"])
-        foreseen = entries[mine]["expected"]
-        left = {mine: files_left(result)}
-        for other in entries:
-            if other != mine:
-                left[other] = files_left(captured(cli, f"q_{other}"))
-        assert left[mine] <= 1.2 * min(left.values()), (sql, left)
-        came = left[mine]
-        assert foreseen is not None
-        near += abs(foreseen["files"] - came) <= came / 4
-        inside += foreseen["files_low"] <= came <= foreseen["files_high"]
-    assert near >= 10  # noqa: PLR2004
-    assert inside >= 11  # noqa: PLR2004
-
-
-ATTRIBUTES = ("id", "day", "orderkey", "customer", "region", "price")
-
-
-def captured(cli: Cli, query: str) -> dict[str, Any]:
-    return cli.one("capture", "--query", query)
-
-
-def files_left(result: dict[str, Any]) -> int:
-    left: int = result["left"][0]["files"]
-    return left
