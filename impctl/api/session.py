@@ -1,7 +1,9 @@
-"""Settings of a program's calls: its arguments, then the `IMPCTL_*` variables.
+"""An open workload for programs: a method for each command, with its results and errors.
 
-Law: variables mean the same as on the command line; an argument wins, and paths are made absolute
-at once, so that a later change of directory changes nothing.
+Law: each call is a run: it reads the workload file, pins the newest version of every table it
+needs, and closes what it opened, so a long-lived object never answers from old versions. State in
+memory is checked against file, tables and store before use. Calls of several threads on one object
+are serialized.
 """
 
 from __future__ import annotations
@@ -71,10 +73,9 @@ if TYPE_CHECKING:
     from impctl.service.state_cache import StateCache
 
 
-# Law: each call is a run: it reads the workload file, pins the newest version of every table it
-# needs, and closes what it opened, so a long-lived object never answers from old versions. State in
-# memory is checked against file, tables and store before use. Calls of several threads on one
-# object are serialized.
+# Settings of a call: its arguments, then the `IMPCTL_*` variables. Law: variables mean the same as
+# on the command line; an argument wins, and paths are made absolute at once, so that a later change
+# of directory changes nothing.
 
 T = TypeVar("T")
 

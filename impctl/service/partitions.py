@@ -64,14 +64,14 @@ def _alias(sql: str, scan: Scan) -> str:
     return "" if written is None or written[1].lower() in _CLAUSES else written[1]
 
 
+# Ranges. Law: a boundary is converted to the column's type exactly or refused with its location;
+# nothing is rounded. Without candidates impctl proposes equi-depth ranges over the pinned version.
+
 DEFAULT_RANGES = 1000
 """Ranges, unless the workload file or the table's files ask for more."""
 
 MOST_RANGES = 1 << 15
 """Most ranges proposed, file overlaps aside: a sketch of some KB, which is read whole."""
-# Law: a boundary is converted to the column's type exactly or refused with its location; nothing is
-# rounded. Without candidates impctl proposes equi-depth ranges over the pinned version.
-
 _RANGES_PER_OVERLAP = 4
 """Ranges per overlapping file: more would skip hardly another file."""
 
