@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 from _pytest.mark.expression import Expression
 from hypothesis import settings
+from hypothesis import strategies as st
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
 FEW = settings(max_examples=20 * TIMES, deadline=None)
 """For tests by Hypothesis, which tries other examples in every run."""
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+"""All that UTF-8 has. `st.text()` asks the codec about each, which takes three seconds."""
 _CHECK = (pytest.mark.slow,)
 _LONG = (pytest.mark.slow, pytest.mark.long)
 

@@ -26,7 +26,7 @@ from impctl.workload.yaml import (
     sql_location,
     suggestion,
 )
-from tests.support.random_cases import FEW
+from tests.support.random_cases import CHARACTERS, FEW
 from tests.workload.conftest import Load, Problems
 
 
@@ -219,7 +219,7 @@ def test_a_double_written_out_comes_back(value: float) -> None:
 
 
 @FEW
-@given(st.text())
+@given(st.text(CHARACTERS))
 def test_no_text_breaks_it(text: str) -> None:
     with contextlib.suppress(ScalarFault):
         assert kind_text(plain_value(text)) != "a value"
@@ -335,7 +335,7 @@ def test_pieces_tell_where_each_character_came_from(text: str) -> None:
 
 
 @FEW
-@given(st.text(max_size=40))
+@given(st.text(CHARACTERS, max_size=40))
 def test_an_escaped_text_comes_back(text: str) -> None:
     assert resolve_variables(text.replace("$", "$$"), {}).text == text
 
