@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import cache
 from itertools import product
@@ -42,7 +42,8 @@ from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Project
 from impctl.sql.statement import parse_query
-from tests.expr.test_in_spark import decimals
+from tests.expr.test_in_spark import decimals, view_of
+from tests.support.spark_values import asked
 
 MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,
@@ -77,6 +78,7 @@ TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
 }
 SCHEMA = Schema(tuple(Column(name, kind) for name, (kind, _, _) in TYPES.items()))
 ROWS = pa.table({name: pa.array(values, kind) for name, (_, kind, values) in TYPES.items()})
+EVERY = tuple(range(len(ROWS)))
 CONSTANTS = (
     "1", "-1", "0", "2.5", "'a'", "NULL", "'MONTH'", "'1'", "DATE '2020-02-29'", "1.5D", "true",
 )  # fmt: skip
@@ -102,10 +104,10 @@ class Claim(Struct, frozen=True):
 
 
 @cache
-def columns(row: int | None = None) -> Columns:
-    """The operands on all rows, or on one."""
-    rows = ROWS if row is None else ROWS.slice(row, 1)
-    return {f"t#1.{c.name}": from_arrow(rows[c.name], c.type) for c in SCHEMA}
+def columns(rows: tuple[int, ...]) -> Columns:
+    """The operands on these rows."""
+    taken = ROWS.take([*rows])
+    return {f"t#1.{c.name}": from_arrow(taken[c.name], c.type) for c in SCHEMA}
 
 
 def read(sql: str, zone: str = "UTC") -> Expr | None:
@@ -124,15 +126,14 @@ def claims(texts: Iterable[str], zone: str = "UTC") -> Iterator[Claim]:
             yield Claim(sql, expr, zone)
 
 
-def computed(claim: Claim, row: int | None = None) -> tuple[pa.Array, Vector]:
-    """The values as an answer has them, and with their bounds; of all rows, or of one."""
-    count = len(ROWS) if row is None else 1
-    vector = Evaluator(claim.expr).values(columns(row), count)
-    ones = np.ones(count, dtype=np.int64)
+def computed(claim: Claim, rows: tuple[int, ...] = EVERY) -> tuple[pa.Array, Vector]:
+    """The values as an answer has them, and with their bounds."""
+    vector = Evaluator(claim.expr).values(columns(rows), len(rows))
+    ones = np.ones(len(rows), dtype=np.int64)
     return arrow_column(exactly(vector), ones, arrow_type(vector.type, claim.zone)), vector
 
 
-def taken_calls(triples: Sequence[str] = OPERANDS) -> Iterator[str]:
+def taken_calls(triples: Sequence[str]) -> Iterator[str]:
     """Calls of all functions that their entries take, of two arguments, or of three `triples`."""
     operands = {sql: expr for sql in OPERANDS if (expr := read(sql)) is not None}
     for name, function in FUNCTIONS.items():
@@ -142,6 +143,11 @@ def taken_calls(triples: Sequence[str] = OPERANDS) -> Iterator[str]:
             for chosen in product(operands if count < 3 else triples, repeat=count):
                 if function.takes([operands[sql] for sql in chosen]):
                     yield f"{name}({', '.join(chosen)})"
+
+
+@cache
+def all_taken_calls() -> tuple[str, ...]:
+    return tuple(taken_calls(OPERANDS))
 
 
 def calls_of(names: Iterable[str]) -> Iterator[str]:
@@ -200,8 +206,6 @@ def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 ZONES = ("UTC", "Europe/Berlin", "+05:30")
-TOGETHER = 60
-"""Expressions that Spark is asked for at once."""
 
 
 @pytest.mark.parametrize(
@@ -209,7 +213,7 @@ TOGETHER = 60
 )
 def test_whatever_is_claimed_is_computed_with_its_type(are_all: bool) -> None:
     """No function and no cast is met that the evaluator does not know."""
-    calls = [*taken_calls(OPERANDS if are_all else FEW)]
+    calls = all_taken_calls() if are_all else taken_calls(FEW)
     others = [*casts(), *operations()]
     if not are_all:
         others = Random(1).sample(others, 300)
@@ -231,72 +235,51 @@ def test_a_value_that_is_no_truth_value_is_no_condition(sql: str) -> None:
         Condition(claim.expr)
 
 
-def rows_of(spark: Any, row: int | None = None) -> Any:
-    """The rows in Spark, or one of them; in UTC, since Spark takes local times for moments."""
-    local = "timestampadd(MICROSECOND, unix_micros(k), TIMESTAMP_NTZ '1970-01-01 00:00:00') AS k"
-    rows = ROWS if row is None else ROWS.slice(row, 1)
-    return spark.createDataFrame(rows).selectExpr(*(local if n == "k" else n for n in TYPES))
-
-
 @pytest.fixture
-def views(spark: Any) -> dict[int | None, Any]:
-    """All rows, by None, and each of them by its number."""
-    return {row: rows_of(spark, row) for row in (None, *range(len(ROWS)))}
+def view(spark: Any) -> Any:
+    """The rows in Spark, numbered."""
+    return view_of(spark, ROWS.append_column("at", pa.array(EVERY, pa.int32())))
 
 
-def differences(result: Sequence[Claim], spark: Any, views: Mapping[int | None, Any]) -> list[str]:
+def differences(result: Sequence[Claim], view: Any) -> list[str]:
     """Claims of which Spark gives other values or another type, or values where ours fails.
 
-    Where a row makes one of the two fail, each row is compared by itself.
+    Where a row makes one of the two fail, the rows that ours computes are compared.
     """
-    wrong, failing = [], []
-    for claim, expected in paired(result, spark, views[None]):
-        if expected is None:
-            failing.append(claim)
-        elif (said := difference(claim, expected)) is not None:
-            wrong.append(said)
-    for row in range(len(ROWS)):
-        computable = [claim for claim in failing if is_computable(claim, row)]
-        for claim, expected in paired(computable, spark, views[row]):
-            said = "Spark fails" if expected is None else difference(claim, expected, row)
-            if said is not None:
-                wrong.append(f"row {row}: {claim.sql}: {said}")
-    return wrong
+    sound = [claim for claim in result if is_computable(claim, EVERY)]
+    failing = [claim for claim in result if not is_computable(claim, EVERY)]
+    columns = asked(view, [claim.sql for claim in sound])
+    # Most of them fail in Spark too: together they would be asked twice.
+    columns += [column for claim in failing for column in asked(view, [claim.sql])]
+    wrong, guarded = [], []
+    for claim, expected in zip([*sound, *failing], columns, strict=True):
+        if not isinstance(expected, Exception):
+            wrong.append(difference(claim, expected, EVERY))
+        elif rows := tuple(row for row in EVERY if is_computable(claim, (row,))):
+            guarded.append((claim, rows))
+    texts = [
+        f"CASE WHEN at IN ({', '.join(map(str, rows))}) THEN {claim.sql} END"
+        for claim, rows in guarded
+    ]
+    for (claim, rows), expected in zip(guarded, asked(view, texts), strict=True):
+        if isinstance(expected, Exception):
+            wrong.append(f"rows {rows}: {claim.sql} in {claim.zone}: Spark fails")
+        else:
+            wrong.append(difference(claim, expected.take([*rows]), rows))
+    return [said for said in wrong if said is not None]
 
 
-def paired(
-    result: Sequence[Claim], spark: Any, view: Any
-) -> Iterator[tuple[Claim, pa.ChunkedArray | None]]:
-    """The claims with Spark's columns; None where a row fails, or Spark refuses the types."""
-    for start in range(0, len(result), TOGETHER):
-        part = result[start : start + TOGETHER]
-        yield from zip(part, asked(spark, view, part), strict=True)
-
-
-def asked(spark: Any, view: Any, part: Sequence[Claim]) -> list[pa.ChunkedArray | None]:
-    from impctl.spark.run import run_sql
-
-    columns = ", ".join(f"{claim.sql} AS x{at}" for at, claim in enumerate(part))
+def is_computable(claim: Claim, rows: tuple[int, ...]) -> bool:
     try:
-        return list(run_sql(spark, f"SELECT {columns} FROM t", {"t": view}).columns)
-    except ImpctlError:
-        if len(part) == 1:
-            return [None]
-        half = len(part) // 2
-        return asked(spark, view, part[:half]) + asked(spark, view, part[half:])
-
-
-def is_computable(claim: Claim, row: int) -> bool:
-    try:
-        computed(claim, row)
+        computed(claim, rows)
     except (EvaluationError, NotExactError):
         return False
     return True
 
 
-def difference(claim: Claim, expected: pa.ChunkedArray, row: int | None = None) -> str | None:
+def difference(claim: Claim, expected: pa.ChunkedArray, rows: tuple[int, ...]) -> str | None:
     try:
-        array, vector = computed(claim, row)
+        array, vector = computed(claim, rows)
     except NotExactError:
         # Left to Spark when it is met.
         return None
@@ -315,14 +298,12 @@ def difference(claim: Claim, expected: pa.ChunkedArray, row: int | None = None) 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ZONES)
-def test_what_is_claimed_is_sparks(
-    zone: str, spark: Any, views: Mapping[int | None, Any], in_zone: Callable[[str], None]
-) -> None:
+def test_what_is_claimed_is_sparks(zone: str, view: Any, in_zone: Callable[[str], None]) -> None:
     in_zone(zone)
-    texts = Random(zone).sample([*taken_calls(), *casts(), *operations()], 150)
+    texts = Random(zone).sample([*all_taken_calls(), *casts(), *operations()], 150)
     result = list(claims(texts, zone))
     assert len(result) > 30
-    wrong = differences(result, spark, views)
+    wrong = differences(result, view)
     assert not wrong, "\n".join(wrong)
 
 
@@ -330,11 +311,11 @@ def test_what_is_claimed_is_sparks(
 @pytest.mark.long
 @pytest.mark.parametrize("zone", ZONES)
 def test_all_that_is_claimed_is_sparks(
-    zone: str, spark: Any, views: Mapping[int | None, Any], in_zone: Callable[[str], None]
+    zone: str, spark: Any, view: Any, in_zone: Callable[[str], None]
 ) -> None:
     in_zone(zone)
     listed = [row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()]
     names = [name for name in listed if name.replace("_", "").isalnum()]
-    result = list(claims([*calls_of(names), *taken_calls(), *casts(), *operations()], zone))
-    wrong = differences(result, spark, views)
+    result = list(claims([*calls_of(names), *all_taken_calls(), *casts(), *operations()], zone))
+    wrong = differences(result, view)
     assert not wrong, "\n".join(wrong)
