@@ -181,7 +181,7 @@ def applied(
 
 
 @random_cases(
-    0, 20, 400, also="1 8 10 14 15 19 22 25 28 29 35 40 41 45-47 49 50 55 57-60 62 63 66 68 69"
+    0, 2, 400, also="1 8 10 14 15 19 22 25 28 29 35 40 41 45-47 49 50 55 57-60 62 63 66 68 69"
 )
 def test_random_answers(cases: Sequence[int]) -> None:
     seen = seen_in(cases, one_case)
@@ -235,15 +235,6 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-def test_a_partner_more_changes_nothing_where_one_is_enough() -> None:
-    tree = Kept(EXISTS)
-    assert tree.step(s=[(1, {"a": 1})] * 3) == []
-    assert tree.step(r=[(1, {"a": 1, "b": 7}), (1, {"a": 1, "b": 7})]) == [(2, 7)]
-    assert tree.step(s=[(-1, {"a": 1}), (-1, {"a": 1})]) == []
-    assert tree.step(s=[(-1, {"a": 1})]) == [(-2, 7)]
-    assert tree.rows() == {}
-
-
 def test_of_edges_of_existence_the_uppermost_lets_rows_in_and_padding_is_no_row() -> None:
     tree = Kept(
         "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.a = r.a "
@@ -279,36 +270,6 @@ def test_the_first_partner_takes_the_padded_rows_place_and_the_last_one_brings_i
         (1, 9, None),
     ]
     assert tree.rows() == {(7, None): 1, (8, None): 1, (9, None): 1}
-
-
-@pytest.mark.parametrize("equal", ["=", "<=>"])
-def test_nothing_below_a_partner_that_is_not_there_is_looked_for(equal: str) -> None:
-    """Not even where NULL is a value, and one lies there."""
-    tree = Kept(
-        "SELECT r.b, q.c, q.e FROM r LEFT JOIN "
-        f"(SELECT s.a, s.c, t.e FROM s JOIN t ON s.b {equal} t.b) q ON q.a = r.a"
-    )
-    assert tree.step(t=[(1, {"b": None, "e": 9})]) == []
-    assert tree.step(r=[(1, {"a": 1, "b": 7})], t=[(1, {"b": 5, "e": 6})]) == [(1, 7, None, None)]
-    assert tree.step(s=[(1, {"a": 1, "b": 5, "c": 2})]) == [(-1, 7, None, None), (1, 7, 2, 6)]
-    assert tree.step(t=[(-1, {"b": 5, "e": 6})]) == [(-1, 7, 2, 6), (1, 7, None, None)]
-
-
-def test_what_is_computed_of_a_padded_side_is_null_with_it() -> None:
-    tree = Kept(
-        "SELECT r.b, q.x FROM r LEFT JOIN (SELECT s.a, COALESCE(s.c, 0) + COALESCE(t.c, 0) AS x "
-        "FROM s JOIN t ON s.b = t.b) q ON q.a = r.a"
-    )
-    assert tree.step(r=[(1, {"a": 1, "b": 7})]) == [(1, 7, None)]
-    assert tree.step(s=[(1, {"a": 1, "b": 5})], t=[(1, {"b": 5})]) == [(-1, 7, None), (1, 7, 0)]
-
-
-def test_one_batch_in_two_places_meets_itself_once() -> None:
-    tree = Kept("SELECT x.b, y.c FROM r x JOIN r y ON x.a = y.a")
-    row = {"a": 1, "b": 2, "c": 3}
-    assert tree.step(r=[(1, row)]) == [(1, 2, 3)]
-    assert tree.step(r=[(1, row)]) == [(3, 2, 3)]
-    assert tree.step(r=[(-1, row), (-1, row)]) == [(-4, 2, 3)]
 
 
 def test_a_row_that_only_moves_its_range_is_no_change() -> None:
@@ -428,9 +389,3 @@ def test_more_rows_than_fit_are_not_told_at_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(enumerate, "MOST_PAIRS", 8)
     with pytest.raises(JoinTooLargeError, match="9 rows"):
         tree.kept.whole()
-
-
-def test_a_row_whose_way_ends_at_a_missing_partner_is_none() -> None:
-    tree = Kept("SELECT r.b, s.c, t.c AS d FROM r JOIN s ON s.a = r.a JOIN t ON t.b = s.b")
-    assert tree.step(s=[(1, {"a": 1, "b": 2})]) == []
-    assert tree.step(r=[(1, {"a": 1, "b": 7})]) == []

@@ -117,12 +117,6 @@ def test_null_without_a_partner_is_dropped(edge: Edge) -> None:
     tree.step(s=[((None,), 0, -1)], r=[((None,), 0, -1)])
 
 
-def test_null_is_a_value_where_the_key_compares_it_as_one() -> None:
-    tree = pair(safe=True)
-    tree.step(s=[((None, 1), 4, 1)], r=[((None, 7), 3, 1)])
-    assert tree.sketches == {"s": {4}, "r": {3}}
-
-
 def test_a_left_key_is_wanted_before_it_has_rows_but_not_for_null() -> None:
     tree = pair(Edge.LEFT)
     tree.step(r=[((1, 7), 0, 1)])
@@ -143,35 +137,11 @@ def test_a_left_key_is_wanted_before_it_has_rows_but_not_for_null() -> None:
     assert tree.sketches == {"s": {4}, "r": {2}}
 
 
-def test_a_tuple_that_flips_and_moves_tells_its_old_set_and_the_crossings() -> None:
-    tree = pair(having=compared(N, CompareOp.GREATER, 1))
-    tree.step(s=[((1, 1), 0, 1), ((1, 1), 1, 1)], r=[((1, 7), 5, 1)])
-    assert tree.sketch("r") == {5}
-    # It leaves the result, and fragment 5, at once; then comes back from 6 into 8.
-    tree.step(r=[((1, 7), 5, -1), ((1, 7), 6, 1)], s=[((1, 1), 1, -1)])
-    assert tree.sketches == {"s": set(), "r": set()}
-    tree.step(r=[((1, 7), 6, -1), ((1, 7), 8, 1)], s=[((1, 1), 2, 1)])
-    assert tree.sketches == {"s": {0, 2}, "r": {8}}
-
-
 def test_an_update_of_the_sketched_column_alone_moves_fragments() -> None:
     tree = pair()
     tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 5, 1)])
     assert tree.step(s=[((1, 1), 0, -1), ((1, 1), 9, 1)])[1:] == (0, 2)
     assert tree.sketches == {"s": {9}, "r": {5}}
-
-
-def test_a_group_that_comes_back_keeps_its_number_and_a_dead_tuple_its_fragments() -> None:
-    tree = pair()
-    tree.step(s=[((1, 1), 0, 1), ((2, 1), 1, 1)], r=[((1, 7), 5, 1)])
-    tree.step(r=[((1, 7), 5, -1), ((2, 7), 6, 1)])
-    assert tree.sketches == {"s": {1}, "r": {6}}
-    tree = pair()
-    tree.step(r=[((1, 7), 3, 1)])
-    tree.step(r=[((1, 7), 4, 1)])
-    tree.step(r=[((1, 7), 3, -1)])
-    tree.step(s=[((1, 1), 0, 1)])
-    assert tree.sketch("r") == {4}
 
 
 @pytest.mark.slow
@@ -189,38 +159,6 @@ def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
     tree.step(s=[((2, 1), 2, 1)])
     tree.step(s=[((3, 1), 3, 1)])
     assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
-
-
-def test_one_batch_in_both_nodes_of_a_self_join() -> None:
-    tree = pair()
-    tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
-    both = [((1, 1), 2, 1), ((1, 1), 0, -1)]
-    tree.step(s=both, r=[((1, 7), 2, 1), ((1, 7), 0, -1)])
-    assert tree.sketches == {"s": {2}, "r": {2}}
-    assert groups(tree) == {7: {N: 1, SUM: 1}}
-
-
-def test_a_group_leaves_where_growing_makes_it_fail() -> None:
-    tree = pair(having=compared(SUM, CompareOp.LESS, 10))
-    tree.step(s=[((1, 4), 0, 1)], r=[((1, 7), 0, 1), ((1, 8), 1, 1), ((1, 8), 2, 1)])
-    assert tree.sketches == {"s": {0}, "r": {0, 1, 2}}
-    tree.step(s=[((1, 3), 1, 1)])
-    assert tree.sketches == {"s": {0, 1}, "r": {0}}
-    tree.step(s=[((1, 3), 1, 1)])
-    assert tree.sketches == {"s": set(), "r": set()}
-
-
-def test_everything_goes_and_comes_again() -> None:
-    tree = pair()
-    s: Rows = [((at % 5, at), at % 7, 1) for at in range(60)]
-    r: Rows = [((at % 5, at % 3), at % 9, 1) for at in range(60)]
-    tree.step(s=s, r=r)
-    before, told = tree.sketches, groups(tree)
-    tree.step(s=[(v, f, -w) for v, f, w in s], r=[(v, f, -w) for v, f, w in r])
-    assert groups(tree) == {}
-    assert tree.sketches == {"s": set(), "r": set()}
-    tree.step(s=s, r=r)
-    assert (tree.sketches, groups(tree)) == (before, told)
 
 
 def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,19 +222,6 @@ def test_rows_that_cancel_in_their_tuple_but_not_in_their_ranges_are_an_error() 
     assert tree.step(r=[((5, 7), 3, 1), ((5, 7), 3, -1)]) == (1, 0, 0)
     with pytest.raises(CountBelowZeroError, match="from a range"):
         tree.step(r=[((5, 7), 3, 1), ((5, 7), 4, -1)], s=[((1, 1), 0, 1)])
-
-
-def test_without_group_columns_there_is_one_group_even_of_nothing() -> None:
-    nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "", [(0, Edge.INNER, "a")])]
-    tree = grown(nodes, compared(N, CompareOp.LESS, 2))
-    tree.step(s=[((1,), 0, 1)], r=[((1,), 4, 1)])
-    assert tree.sketches == {"s": {0}, "r": {4}}
-    tree.step(r=[((1,), 5, 1)])
-    assert tree.sketches == {"s": set(), "r": set()}
-    tree.step(s=[((1,), 0, -1)])
-    assert tree.sketches == {"s": set(), "r": set()}
-    tree.step(s=[((1,), 1, 1)], r=[((1,), 5, -1)])
-    assert tree.sketches == {"s": {1}, "r": {4}}
 
 
 CHAIN = (
