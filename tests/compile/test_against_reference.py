@@ -78,7 +78,7 @@ def instance(rows: list[Row], partition: RangePartition, sketch: RangeSet) -> li
     return [i for i, f in enumerate(range_ids_of(rows, partition)) if int(f) in sketch]
 
 
-@random_cases(0, 30, 400, also="0-9 19 25 46 49")
+@random_cases(0, 8, 400, also="0-9 19 25 46 49")
 def test_maintained_covers_and_equals_recaptured(cases: Sequence[int]) -> None:
     seen = seen_in(cases, one_case)
     assert seen["exact"] > len(cases) * 10 // 3
@@ -286,7 +286,7 @@ def run(case: int, seen: Counter[str]) -> None:
         one_rederived_case(random.Random(case), f"case {case}", seen)
 
 
-@random_cases(0, 20, 200, also="2 4 6 7 9 12 14 16 32 40 49")
+@random_cases(0, 4, 200, also="2 4 6 7 9 12 14 16 32 40 49")
 def test_derived_state_is_as_if_filled_under_the_new_ranges(cases: Sequence[int]) -> None:
     seen = seen_in(cases, run)
     assert seen["read"] > len(cases) // 8
@@ -438,7 +438,7 @@ def step_and_compare(
 
 
 @pytest.mark.parametrize("name", ONE_PER_OPERATOR)
-@random_seeds(1, 2, 12)
+@random_seeds(1, 1, 12)
 def test_the_laws_of_every_operator(name: str, seed: int) -> None:
     rng, root = random.Random(f"{name} {seed}"), root_of(name)
     session, in_lots, tables = started(name), started(name), some_tables(rng)

@@ -292,7 +292,7 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@random_cases(0, 3, 40, all_when_long=True)
+@random_cases(0, 2, 40, all_when_long=True)
 @pytest.mark.parametrize("name", SQL)
 def test_whatever_is_bounded_when(name: str, cases: Sequence[int]) -> None:
     seen = seen_in(cases, partial(compared, name))

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Case, int]] = {  # with the seeds that count as one
 
 @pytest.mark.parametrize("are_codes_shown", [True, False])
 @pytest.mark.parametrize("kind", CASES)
-@random_cases(0, 3, 100, also="1")
+@random_cases(0, 1, 100, also="1")
 def test_nothing_is_used_that_was_not_looked_at(
     kind: str, cases: Sequence[int], *, are_codes_shown: bool
 ) -> None:

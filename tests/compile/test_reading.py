@@ -327,7 +327,7 @@ def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Tabl
     return [arrow(source.table, tables.held[source.table]).select(source.scan.table_columns)]
 
 
-@random_cases(0, 3, 150, also="0 1")
+@random_cases(0, 1, 150, also="0 1")
 @pytest.mark.parametrize(
     "sql",
     [

@@ -454,7 +454,7 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(
-    0, 40, 1_000, also="1 8 10 12 25 29 33 36 39 77 104 127 131 138 163 207 253 508 583 859"
+    0, 10, 1_000, also="1 8 10 12 25 29 33 36 39 77 104 127 131 138 163 207 253 508 583 859"
 )
 def test_bounds_are_added_up_and_kept(cases: Sequence[int]) -> None:
     seen = several_unsure_cases(SAFE, cases)
@@ -464,7 +464,7 @@ def test_bounds_are_added_up_and_kept(cases: Sequence[int]) -> None:
 
 
 @pytest.mark.usefixtures("_added_in_order")
-@random_cases(0, 20, 200, also="0-7 18 19 44")
+@random_cases(0, 4, 200, also="0-7 18 19 44")
 def test_averages_of_whole_numbers_are_exact(cases: Sequence[int]) -> None:
     seen = several_unsure_cases(WHOLE, cases)
     assert seen["cases"] == len(cases) * 12, seen
@@ -506,7 +506,7 @@ def test_a_row_too_close_to_call_is_refused_where_it_could_take_the_place_of_oth
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(
-    0, 30, 1_000, also="0 2-6 9 10 12 17 18 29-31 33-35 37 38 46-49 51 54 56-58 62 64 511 706"
+    0, 4, 1_000, also="0 2-6 9 10 12 17 18 29-31 33-35 37 38 46-49 51 54 56-58 62 64 511 706"
 )
 def test_what_is_unsure_is_said_when_it_happens(cases: Sequence[int]) -> None:
     seen = several_unsure_cases(STRICT, cases)
@@ -515,19 +515,19 @@ def test_what_is_unsure_is_said_when_it_happens(cases: Sequence[int]) -> None:
 
 
 @pytest.mark.usefixtures("_added_in_order")
-@random_cases(0, 20, 200, also="10 11 23 34 39 40")
+@random_cases(0, 7, 200, also="10 11 23 34 39 40")
 def test_first_rows_below_a_grouping_are_sure_or_refused(cases: Sequence[int]) -> None:
     are_sure_or_refused(FIRST_SUMS, cases)
 
 
 @pytest.mark.usefixtures("_added_in_order")
-@random_cases(0, 20, 200, also="2 5 6 37-39")
+@random_cases(0, 7, 200, also="2 5 6 37-39")
 def test_rows_that_are_skipped_are_sure_or_refused(cases: Sequence[int]) -> None:
     are_sure_or_refused(SKIPPED, cases)
 
 
 @pytest.mark.usefixtures("_added_in_order")
-@random_cases(0, 20, 200, also="10 11 14 17 23 31 34 35 39")
+@random_cases(0, 6, 200, also="10 11 14 17 23 31 34 35 39")
 def test_standings_are_sure_or_refused(cases: Sequence[int]) -> None:
     are_sure_or_refused(STANDINGS, cases)
 
@@ -539,7 +539,7 @@ def are_sure_or_refused(queries: tuple[str, ...], cases: Sequence[int]) -> None:
 
 
 @pytest.mark.usefixtures("_added_in_order")
-@random_cases(5, 9, 60)
+@random_cases(5, 6, 60)
 def test_doubles_that_are_whole_numbers_are_exact(cases: Sequence[int]) -> None:
     pools = ((1.0, 2.0, 3.0, -0.0, 0.0), (None, -7.0, 1e9, 3.0), (2.0**40, -(2.0**40), 1.0))
     for queries in (SAFE, STRICT):
@@ -580,7 +580,7 @@ WITHOUT_PARTNER = (
 
 
 @pytest.mark.usefixtures("_added_in_order")
-@random_cases(0, 40, 1_000, also="0-4 6 17 22 38 62 79 86")
+@random_cases(0, 14, 1_000, also="0-4 6 17 22 38 62 79 86")
 def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
     seen = several_unsure_cases(QUERIES, cases)
     assert seen["cases"] > len(cases) * 8, seen

@@ -350,7 +350,7 @@ def agrees(result: tuple[float | None, float], wanted: float | None) -> bool:
 
 @pytest.mark.slow
 @every_kind
-@random_cases(12, 26, 120)
+@random_cases(12, 14, 120)
 def test_spark_lies_within_the_error(kind: SqlType, arrow: pa.DataType, cases: range) -> None:
     """After rows came and went, whatever the order in which Spark takes up those that are left."""
     for seed in cases:

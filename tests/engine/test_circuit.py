@@ -49,7 +49,7 @@ def some_rows(rng: Random, most: int, values: tuple[int | None, ...]) -> list[Ro
 
 @pytest.mark.slow
 @shapes
-@random_cases(3, 9, 60)
+@random_cases(3, 5, 60)
 def test_any_batching_means_the_same(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"batching {shape} {seed}")
@@ -67,7 +67,7 @@ def test_any_batching_means_the_same(shape: str, cases: range) -> None:
 
 @pytest.mark.slow
 @shapes
-@random_cases(3, 9, 60)
+@random_cases(3, 5, 60)
 def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"negative {shape} {seed}")
@@ -88,7 +88,7 @@ def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> Non
 
 @pytest.mark.slow
 @shapes
-@random_cases(3, 9, 40)
+@random_cases(3, 5, 40)
 def test_restored_is_never_stopped_and_all_deleted_is_empty(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"restored {shape} {seed}")
