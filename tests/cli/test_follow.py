@@ -299,7 +299,6 @@ def test_nothing_drives_a_terminal(workload: Path) -> None:
 
 @pytest.mark.slow
 def test_sql_is_exact_in_a_pipe_and_can_be_copied_from_a_terminal(workload: Path) -> None:
-    assert "captured" in output_on_terminal("capture", workload)
     piped = python("-m", "impctl", "rewrite", workload)
     assert f"{BIDI} {RAW}[31m" in piped.stdout
     assert "\\u202e\\u2066\\u200f\\u061c \\u001b[31m" in output_on_terminal("rewrite", workload)
