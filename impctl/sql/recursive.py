@@ -14,7 +14,7 @@ from impctl.data.schema import Kind
 from impctl.errors import QueryError, count_text
 from impctl.plan import nodes as p
 from impctl.plan.recursion import approximate_columns, leaves_in
-from impctl.sql.relations import check_alias, name_span, part, refuse_parts
+from impctl.sql.relations import check_alias, is_entry, name_span, part, refuse_parts
 from impctl.sql.scope import CommonTable, ParseContext
 from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
@@ -82,28 +82,10 @@ def _is_union_all(query: Node) -> bool:
 
 def reads_name(node: Node, name: str) -> bool:
     """Whether the query reads a relation of that name that no WITH inside defines."""
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, exp.Table) and [part.name.lower() for part in current.parts] == [
-            name
-        ]:
-            return True
-        clause = part(current, "with")
-        if clause is None:
-            waiting += [child for child in current.iter_expressions() if child is not clause]
-            continue
-        is_hidden = False
-        for entry in clause.expressions:
-            is_same = entry.alias.lower() == name
-            is_hidden |= is_same and bool(clause.args.get("recursive"))
-            waiting += [] if is_hidden else [entry.this]
-            is_hidden |= is_same
-            if is_hidden:
-                break
-        if not is_hidden:
-            waiting += [child for child in current.iter_expressions() if child is not clause]
-    return False
+    return any(
+        [piece.name.lower() for piece in table.parts] == [name] and not is_entry(table, node)
+        for table in node.find_all(exp.Table)
+    )
 
 
 # What may stand between a step and the rows it reads of its own fixpoint. A step must give more

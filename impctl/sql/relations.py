@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 from sqlglot import exp
@@ -330,6 +331,26 @@ def part(node: Node, name: str) -> Node | None:
     """An argument whose name newer sqlglot versions write with an underscore."""
     result = node.args.get(name)
     return result if result is not None else node.args.get(f"{name}_")
+
+
+def is_entry(table: Node, top: Node | None = None) -> bool:
+    """Whether a table's name means an entry of a WITH clause that is visible there; only of clauses
+    inside `top`, if given."""
+    inner: Any = table
+    outer: Any = table.parent
+    while outer is not None and inner is not top:
+        clause = outer if isinstance(outer, exp.With) else part(outer, "with")
+        entries = [] if clause is None or clause is inner else clause.expressions
+        is_recursive = clause is not None and bool(clause.args.get("recursive"))
+        for entry in entries:
+            if entry is inner and not is_recursive:
+                break
+            if entry.alias.lower() == table.name.lower():
+                return True
+            if entry is inner:
+                break
+        inner, outer = outer, outer.parent
+    return False
 
 
 def refuse_parts(node: Node, known: frozenset[str], context: ParseContext, what: str) -> None:

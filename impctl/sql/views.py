@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from sqlglot import exp
@@ -23,7 +23,7 @@ from impctl.plan.functions import (
     WINDOW_ONLY,
 )
 from impctl.sql.names import FullName, TableNames
-from impctl.sql.relations import part
+from impctl.sql.relations import is_entry
 from impctl.sql.text import Node, SqlText, read_text
 from impctl.types import QueryName, TableName
 
@@ -137,31 +137,12 @@ def _uses(text: SqlText, tree: Node, views: Views, names: TableNames) -> Iterato
         is_table = isinstance(node, exp.Table)
         parts = list(node.parts if is_table else node.parts[:-1])
         full = names.full([piece.name for piece in parts])
-        if full not in views or (len(parts) == 1 and (not is_table or _is_entry(node))):
+        if full not in views or (len(parts) == 1 and (not is_table or is_entry(node))):
             continue
         first, last = text.span_of(parts[0]), text.span_of(parts[-1])
         if full is not None and first is not None and last is not None:
             table = node if isinstance(node, exp.Table) else None
             yield _Use(text.span(first.start, last.end), full, table)
-
-
-def _is_entry(node: Node) -> bool:
-    """Whether a table name is a visible WITH entry."""
-    inner: Any = node
-    outer: Any = node.parent
-    while outer is not None:
-        clause = outer if isinstance(outer, exp.With) else part(outer, "with")
-        entries = [] if clause is None or clause is inner else clause.expressions
-        is_recursive = clause is not None and bool(clause.args.get("recursive"))
-        for entry in entries:
-            if entry is inner and not is_recursive:
-                break
-            if entry.alias.lower() == node.name.lower():
-                return True
-            if entry is inner:
-                break
-        inner, outer = outer, outer.parent
-    return False
 
 
 def _need(
