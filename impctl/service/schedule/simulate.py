@@ -942,11 +942,13 @@ class VirtualRun:
 
     def _next_look(self, until: float) -> float:
         """After a look without a run: the next one that sees a commit; or the last one before a
-        start, and then the start. Between commits a start may only move back, as fewer rows are
-        expected until a moment."""
+        start, and then the start. Between commits a start only moves back, as fewer rows are
+        expected until a moment, unless the query was run ahead of it."""
         now, look, start = self.now, self._look, self.scheduler.next_start()
         commit = min((query.next_after(now) for query in self._queries.values()), default=inf)
         upcoming = self.scheduler.upcoming
+        if any(map(self._was_run_ahead, upcoming)):
+            return now + self.scheduler.pause()
         pending = (due.start_at for due in upcoming if due.is_pending)
         end = min([commit, until, *(moment for moment in pending if moment is not None)])
         woken = []
@@ -966,3 +968,14 @@ class VirtualRun:
             return following
         last = now + look * ((start - now) // look)
         return min(following, last if last > now else now + (start - now))
+
+    def _was_run_ahead(self, due: Due) -> bool:
+        """Whether the query may have been run since it was to start ahead of its moment. That start
+        moves back from look to look, and once it is after the run, the query is due again."""
+        query, pace = self._queries[due.query], self.scheduler.pace
+        if not due.is_pending or query.trigger.ready_within is None or query.last is None:
+            return False
+        moment = next_moment(query.trigger, query.stream.times[query.seen])
+        costs = {waiting.query: waiting.costs for waiting in self.scheduler.waiting}
+        work = sum(cost.pending for cost in costs.values()) + costs[due.query].expected
+        return moment is not None and query.last >= moment - pace.margin * (pace.opening + work)

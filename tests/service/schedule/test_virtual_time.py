@@ -660,6 +660,25 @@ def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range)
         Replay(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5).assert_alike()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 10])
+def test_a_query_that_was_run_ahead_may_be_due_again_before_its_moment(seed: int) -> None:
+    """The time from which its work no longer fits moves back, until it is after that run."""
+    rng = random.Random(seed)
+    ready = Trigger(every=600.0, ready_within=2.0)
+    queries: list[VirtualQuery] = [
+        (
+            f"q{at}",
+            ready,
+            frozenset(rng.choice(["a", "ab"])),
+            costs(rng.choice([20.0, 300.0, 4_000.0]) * rng.uniform(0.5, 2), 30.0, rng),
+        )
+        for at in range(4)
+    ]
+    commits = drawn(rng, 3_000.0, pause=rng.choice([4.0, 30.0]))
+    Replay(queries, commits, 2.0, 3_000.0, 1.0).assert_alike()
+
+
 def only(trigger: Trigger, takes: simulate.StepCosts) -> list[VirtualQuery]:
     return [("q", trigger, frozenset("a"), takes)]
 
