@@ -324,7 +324,7 @@ def rows_of(change: Batch) -> list[tuple[tuple[Row, int], int]]:
 
 
 @pytest.mark.slow
-@random_cases(1, 2, 4)
+@random_cases(1, 1, 4)
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from impctl.sql.statement import parse_query
 from impctl.tables.write.maintenance import create_table
 from tests.names.conftest import ROWS, WORKLOAD
 from tests.plan.catalogs import schema_of
-from tests.support.random_cases import quarter_then_rest
 from tests.support.run_cli import Cli
 
 TEXTS = Path(__file__).parent / "texts"
@@ -364,7 +363,15 @@ def test_most_texts_read_less(opened: impctl.OpenWorkload) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("text", quarter_then_rest(BI_TEXTS), ids=lambda text: text.name)
+@pytest.mark.parametrize(
+    "text",
+    # One text of each tool, each time another one; all of them when long.
+    [
+        pytest.param(text, marks=[pytest.mark.slow, pytest.mark.long] if at % 9 else [])
+        for at, text in enumerate(BI_TEXTS)
+    ],
+    ids=lambda text: text.name,
+)
 def test_the_answer_through_the_sketch_is_the_answer(bi_captured: Path, text: BiText) -> None:
     answers = [
         command_line("query", bi_captured, "--sql", text.sql, "--sketch", use)["results"][0]
