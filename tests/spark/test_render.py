@@ -87,18 +87,17 @@ def test_most_queries_are_read():
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("with_rules", [False, True], ids=["as read", "after rules"])
 @pytest.mark.parametrize("sql", quarter_then_rest(QUERIES))
-def test_rendered_plan_is_the_query(spark, frames, sql, with_rules):
-    root = parse_query(sql, CATALOG).root
-    root = apply_rules(root) if with_rules else root
-    views = {scan.access: f"view {place}" for place, scan in enumerate(root.scans)}
-    text = render_plan(root, views)
-    own = {views[scan.access]: frames[scan.table] for scan in root.scans}
-    answer = run_sql(spark, text, own)
+def test_rendered_plan_is_the_query(spark, frames, sql):
+    """As it was read, and after the rules."""
     expected = run_sql(spark, sql, frames)
-    assert bag_of(answer) == bag_of(expected)
-    assert [column.type for column in answer.columns] == [c.type for c in expected.columns]
+    plan = parse_query(sql, CATALOG).root
+    for root in (plan, apply_rules(plan)):
+        views = {scan.access: f"view {place}" for place, scan in enumerate(root.scans)}
+        own = {views[scan.access]: frames[scan.table] for scan in root.scans}
+        answer = run_sql(spark, render_plan(root, views), own)
+        assert bag_of(answer) == bag_of(expected)
+        assert [column.type for column in answer.columns] == [c.type for c in expected.columns]
 
 
 def test_names_do_not_depend_on_the_users():
@@ -345,7 +344,10 @@ def test_days_come_back(spark):
     assert values_of(spark, texts) == days
 
 
-ASKED = ("how many", "two parts", "optional side", "as deep as said")
+ASKED = [
+    *("two parts", "as deep as said"),
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("how many", "optional side")),
+]
 CHAIN = (
     "WITH RECURSIVE r(n){} AS (SELECT a FROM seeds UNION ALL SELECT l.b FROM r JOIN links l "
     "ON r.n = l.a) SELECT n FROM r"
@@ -378,8 +380,8 @@ def loaded(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", quarter_then_rest(ASKED))
-def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
+@pytest.mark.parametrize("name", ASKED)
+def test_rows_of_spark_are_those_kept_those_over_the_sketch_and_those_of_what_is_written(
     spark: Any, name: str
 ) -> None:
     rng = Random(f"spark {name}")
@@ -389,6 +391,7 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     query.step({t: change_of(t, *DRAWN.some_change(rng, t, rows, 4)) for t, rows in tables.items()})
     frames = frames_of(spark, tables)
     whole = of_spark(spark, BAG_QUERIES[name], frames)
+    assert whole
     assert rows_kept(query, case.ruled) == whole
     assert sketches_of(query) == case.expected(tables)
     filters = {
@@ -397,18 +400,9 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     text = rewrite_sql(case.query, filters)
     assert text != BAG_QUERIES[name]
     assert of_spark(spark, text, frames) == whole
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("name", ["two parts", "as deep as said"])
-def test_what_is_written_gives_the_rows_of_the_query(spark: Any, name: str) -> None:
-    tables = some_tables(Random(f"written {name}"))
-    root = bag_case(name).query.root
+    root = case.query.root
     views = {scan.access: f"view {place}" for place, scan in enumerate(root.scans)}
-    frames = frames_of(spark, tables)
     own = {views[scan.access]: frames[scan.table] for scan in root.scans}
-    whole = of_spark(spark, BAG_QUERIES[name], frames)
-    assert whole
     assert of_spark(spark, render_plan(root, views), own) == whole
 
 
