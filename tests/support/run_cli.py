@@ -233,11 +233,11 @@ class Cli:
         return self
 
     def verified(
-        self, *, may_slack: str = "", may_tie: str = "", is_exact: bool = True
+        self, *words: str, may_slack: str = "", may_tie: str = "", is_exact: bool = True
     ) -> list[dict[str, Any]]:
         """What Spark says of all sketches: no range is missing, none is there in vain where it
         `is_exact`, and answers are those without; but for the queries that are named."""
-        results = self.good("verify", "--results").results
+        results = self.good("verify", "--results", *words).results
         for result in results:
             assert result["covers"], result
             assert not is_exact or result["slack"] == 0 or result["query"] == may_slack, result
