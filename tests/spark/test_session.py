@@ -16,21 +16,7 @@ from pyspark.sql import SparkSession
 
 from impctl.errors import UsageError
 from impctl.spark import session
-from tests.support.run_cli import python, refused
-
-LOUD_PROGRAM = """
-from impctl.errors import ImpctlError
-from impctl.spark.session import SparkSettings, open_session
-from impctl.spark.run import run_sql
-
-session = open_session(SparkSettings("local[1]", {"spark.driver.memory": "1g"}))
-run_sql(session, "SELECT sum(id) FROM t", {"t": session.range(10)})
-try:
-    run_sql(session, "SELECT 1 / id FROM t", {"t": session.range(10)})
-except ImpctlError as error:
-    print(type(error).__name__)
-session.stop()
-"""
+from tests.support.run_cli import refused
 
 
 @pytest.mark.parametrize("name", sorted(session.FIXED))
@@ -54,13 +40,6 @@ def test_an_older_spark_is_refused_by_name(monkeypatch, version):
 @pytest.mark.parametrize("version", ["4.1.0", "4.3.0.dev1", "4.10.2", "5.0"])
 def test_a_newer_spark_is_taken(version):
     session.require_release(version)
-
-
-@pytest.mark.spark
-@pytest.mark.usefixtures("launched_here")
-def test_nothing_but_the_answer_is_printed():
-    answer = python("-c", LOUD_PROGRAM)
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "EvaluationError\n", "")
 
 
 @pytest.mark.spark
