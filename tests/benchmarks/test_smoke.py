@@ -11,6 +11,8 @@ from benchmarks.__main__ import main
 from benchmarks.registry import MEASURES
 from benchmarks.smoke import BASELINE, FACTOR, falls, ratios_of, read_baseline, write_baseline
 from impctl.bench.record import Cell, Metric, Record, record_from_json
+from impctl.bench.report import render_report
+from impctl.measure import run as measuring
 from tests.bench.sample_records import small_record
 from tests.support.run_cli import Capsys
 
@@ -82,10 +84,10 @@ ELSEWHERE = {"capture", "query", "ways", "processes"}
 
 
 def run(folder: Path, text: str, *words: str) -> None:
-    suite, out, page, links = (folder / name for name in ("s.yaml", "r.json", "r.html", "l.txt"))
+    suite, out, links = (folder / name for name in ("s.yaml", "r.json", "l.txt"))
     suite.write_text(text)
     links.write_text("# nodes\n1 2\n2 3\n3 1\n3 4\n")
-    files = ["--data", str(folder / "data"), "--out", str(out), "--report", str(page)]
+    files = ["--data", str(folder / "data"), "--out", str(out)]
     assert main([str(suite), "--source", str(links), *files, "--quiet", *words]) == 0
     record = record_from_json(out.read_text(encoding="utf-8"), "r.json")
     assert not record.failures
@@ -97,11 +99,14 @@ def run(folder: Path, text: str, *words: str) -> None:
             assert all(map(MEASURES[cell.figure].drawable.has, cell.metrics)), cell
     if not words:
         assert {cell.figure for cell in record.cells} == MEASURES.keys() - ELSEWHERE
-    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    assert render_report(record).rstrip().endswith("</html>")
 
 
 @pytest.mark.spark
-def test_every_measure(tmp_path: Path, spark: object) -> None:
+def test_every_measure(tmp_path: Path, spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark captures and answers where the measures ask it to, as when users run them."""
+    monkeypatch.delenv("IMPCTL_BY")
+    monkeypatch.setattr(measuring, "yardstick", lambda folder: 1.0)
     run(tmp_path, SUITE)
 
 
