@@ -26,7 +26,6 @@ from impctl.service.settings import (
 from impctl.workload.load import names_in
 from tests.support.run_cli import python, spoken
 
-BENCH = "the context"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
 BENCH_NEEDS = "Command `bench` needs either a workload file, `--generate` or `--compare`"
 
