@@ -452,7 +452,10 @@ queries:
         pytest.param("", id="all figures", marks=(pytest.mark.long, pytest.mark.slow)),
     ],
 )
-def test_from_workload_to_comparison(spark: Any, tmp_path: Path, capsys: Capsys, only: str) -> None:
+def test_from_workload_to_comparison(
+    spark: Any, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, only: str
+) -> None:
+    monkeypatch.setattr(timing, "WARM_UP", 1)
     create_table(str(tmp_path / "t"), ROWS)
     file = tmp_path / "w.yaml"
     file.write_text(SMALL_WORKLOAD)

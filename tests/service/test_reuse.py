@@ -689,7 +689,7 @@ def test_spark_reads_them_alike(with_rows: Cli, spark: Any) -> None:
     for name, sql in QUERIES.items():
         result = with_rows.one("query", "--query", name, "--by", "spark")
         assert sorted(result["rows"], key=str) == _by_sqlite(sql, PAIRS, ENDS)
-    assert with_rows.good("verify", "--results").document["ok"]
+    assert with_rows.good("verify").document["ok"]
 
 
 REFUSED_WORKLOAD = """\
