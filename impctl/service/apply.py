@@ -16,7 +16,13 @@ from msgspec.structs import replace
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
 from impctl.service.output import held_signals
 from impctl.service.results import ApplyResult, Failure, Outcome
-from impctl.tables.write.apply import UpdateKind, UpdateRequest, commit_update, prepare_batch
+from impctl.tables.write.apply import (
+    TargetTable,
+    UpdateKind,
+    UpdateRequest,
+    commit_update,
+    prepare_batch,
+)
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.yaml import suggestion
 
@@ -81,13 +87,15 @@ class _BatchRun:
     def __init__(self, ctx: Context, again: bool) -> None:
         self._ctx = ctx
         self._again = again
-        self._checked: set[tuple[str, str]] = set()
+        self._tables: dict[TableName, TargetTable] = {}
         self._ahead: dict[TableName, int] = {}
 
     def apply(self, spec: UpdateSpec, results: list[ApplyResult]) -> None:
         request = replace(_request(spec), name=spec.name, again=self._again)
         self._ctx.reporter.step(f"applying {spec.name}")
-        prepared = prepare_batch(self._ctx.tables.opened(spec.table), request, self._checked)
+        if spec.table not in self._tables:
+            self._tables[spec.table] = TargetTable(self._ctx.tables.opened(spec.table))
+        prepared = prepare_batch(self._tables[spec.table], request)
         rows = 0 if prepared.rows is None else len(prepared.rows)
         result = ApplyResult(name=spec.name, table=spec.table, statement=_statement(spec, rows))
         if prepared.in_version is not None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.errors import (
     ImpctlError,
@@ -33,6 +34,7 @@ from impctl.tables.files import miscopied_columns
 from impctl.tables.source import (
     DeltaSource,
     LogEntry,
+    advance,
     open_failure,
     read_entry,
     recreated,
@@ -93,10 +95,9 @@ class AppliedUpdate(Struct, frozen=True):
 class PreparedUpdate(Struct, frozen=True):
     """A batch that may be committed on top of `source`."""
 
+    table: TargetTable
     source: DeltaSource
     """The table before the batch."""
-    entry: str | None
-    """The log entry of that version; None if it cannot be read."""
     kind: UpdateKind
     rows: pa.Table | None = None
     """The rows to insert."""
@@ -110,42 +111,36 @@ class PreparedUpdate(Struct, frozen=True):
 def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
     """Commit the batch on top of the newest version. A delete or update without a matching row
     commits nothing. Raises as `prepare_batch` does."""
-    return commit_update(prepare_batch(refresh(source), update, set()))
+    return commit_update(prepare_batch(TargetTable(refresh(source)), update))
 
 
-def prepare_batch(
-    source: DeltaSource, update: UpdateRequest, checked: set[tuple[str, str]]
-) -> PreparedUpdate:
-    """Prepare a batch on a table that was opened just now, without writing it. `checked` are the
-    files, by table and URI, that the run found to be copied correctly; this adds to them. Raises
-    UsageError or QueryError for an invalid batch, UnsupportedError for one that impctl does not
-    compute, EvaluationError for one that fails on a row."""
+def prepare_batch(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
+    """Prepare a batch on the newest version without writing it. Raises UsageError or QueryError for
+    an invalid batch, UnsupportedError for one that impctl does not compute, EvaluationError for one
+    that fails on a row."""
     if update.file is not None:
         check_regular(update.file)
-    # Read at once: the entry of a log that replaces the table's later would prove the wrong one.
-    entry, identity = _entry(source), None
+    newest, identity = table.renew(), None
     if update.name is not None:
-        identity = _identity_of(source, update)
-        version = None if update.again else version_with(source, identity)
+        identity = _identity_of(newest, update)
+        version = None if update.again else table.batches.version_with(newest, identity)
         if version is not None:
-            return PreparedUpdate(source, entry, update.kind, identity=identity, in_version=version)
-    snapshot = source.snapshot()
+            return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
+    snapshot = table.snapshot()
     check_writable(snapshot)
     if update.kind is UpdateKind.INSERT:
         rows = _rows_to_insert(snapshot, update)
         check_rows(snapshot, rows)
-        return PreparedUpdate(source, entry, update.kind, rows, identity=identity)
+        return PreparedUpdate(table, newest, update.kind, rows, identity=identity)
     if update.kind is UpdateKind.UPDATE and not update.assignments:
         raise UsageError(
-            f"An update of table `{source.name}` sets no column",
+            f"An update of table `{newest.name}` sets no column",
             hint="give at least one column in `set`",
         )
-    files = [file for file in snapshot.files if (source.table_id, file.uri) not in checked]
-    check_rewritable(snapshot, files)
-    checked.update((source.table_id, file.uri) for file in files)
+    table.check_rewritable()
     assignments = update.assignments if update.kind is UpdateKind.UPDATE else {}
     matched = match_rows(snapshot, update.where, assignments, update.places)
-    return PreparedUpdate(source, entry, update.kind, None, matched, identity)
+    return PreparedUpdate(table, newest, update.kind, None, matched, identity)
 
 
 def _rows_to_insert(snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
@@ -167,16 +162,20 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
     rows = len(update.rows or ()) if update.matched is None else update.matched.rows
     if not rows:
         return AppliedUpdate(source.version)
-    _check_unmoved(update)
+    # deltalake does not notice a table created again at the path, and writes into it.
+    update.table.check_unmoved()
+    stamp = None
+    if update.identity is not None:
+        stamp = Stamp(update.identity, source.version + 1, time.time_ns() // 1_000_000)
     try:
         with plain_failures(source):
-            reported = _commit(update)
-        version = int(source.delta.version())
+            reported = _commit(update, stamp)
+        version = update.table.take_commit(stamp)
     except ImpctlError as error:
         result = _version_despite(update, error)
         if result is None:
             raise
-        reported, version = None, result
+        reported, version = None, result  # the table sees the commit at its next renewal
     is_update = update.kind is UpdateKind.UPDATE
     if reported is not None and reported != rows:
         done = "updated" if is_update else "deleted"
@@ -193,41 +192,10 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
     return AppliedUpdate(version, inserted=rows)
 
 
-def _check_unmoved(update: PreparedUpdate) -> None:
-    """TableRecreatedError if another table, or another history, is at the path: deltalake does not
-    notice that, and writes into it."""
-    source, entry = update.source, _entry(update.source)
-    if entry is not None and update.entry is not None:
-        is_there = entry == update.entry
-    else:
-        # It may have been cleaned up, or never been readable.
-        newest = refresh(source)
-        is_there = newest.table_id == source.table_id and newest.version >= source.version
-    if not is_there:
-        raise recreated(source, _TO_DO)
-
-
-def _entry(source: DeltaSource) -> str | None:
-    """The log's entry of the pinned version; None if it is missing."""
-    try:
-        return read_entry(source, source.version)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StorageError(
-            f"Reading the log of table `{source.name}` failed: {failure_text(error)}",
-            hint=f"check that `{source.path}` can be read, then run the command again",
-        ) from error
-
-
-def _commit(update: PreparedUpdate) -> int | None:
+def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
     """Commit; returns deltalake's row count, if it reports one."""
-    source, matched = update.source, update.matched
-    delta, properties = source.delta, CommitProperties()
-    if update.identity is not None:
-        now = time.time_ns() // 1_000_000
-        stamp = Transaction(update.identity, source.version + 1, now)
-        properties = CommitProperties(app_transactions=[stamp])
+    delta, matched = update.source.delta, update.matched
+    properties = CommitProperties() if stamp is None else stamp.properties
     if matched is None:
         write_deltalake(delta, update.rows, mode="append", commit_properties=properties)
         return None
@@ -258,7 +226,6 @@ def _version_despite(update: PreparedUpdate, error: ImpctlError) -> TableVersion
     return version if version is not None and version > update.source.version else None
 
 
-_TO_DO = "nothing was written to it; to write to it, run the command again"
 _UNREADABLE = ("features required", "unsupported", "schema error", "sql parser error")
 """Of the table, or of one of its constraints."""
 _CONSTRAINT_FAILURES = ("constraint", "invariant", "append-only", "validation check")
@@ -403,6 +370,24 @@ def _identity_of(source: DeltaSource, update: UpdateRequest) -> str:
     return f"{PREFIX}{digest.hexdigest()[:40]}"
 
 
+class Stamp(Struct, frozen=True):
+    """The mark of a named batch's commit."""
+
+    identity: str
+    meant: TableVersion
+    """The version that the commit should have; another writer may come first."""
+    at: int
+    """Milliseconds since the epoch."""
+
+    @property
+    def properties(self) -> CommitProperties:
+        return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
+
+    def is_on(self, entry: LogEntry) -> bool:
+        stamp = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
+        return any(stamp.items() <= body.items() for body in entry.bodies("txn"))
+
+
 def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
     """The version that committed the batch; None if it is not in the table, or if a RESTORE removed
     it. If the log is cleaned up, the version that the commit should have had. ImpctlError if a
@@ -413,9 +398,16 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
         raise open_failure(source.name, source.path, error) from error
     if meant is None:
         return None
-    entries = source.entries(int(meant) - 1, source.version)
+    return committed_version(source, identity, int(meant))
+
+
+def committed_version(
+    source: DeltaSource, identity: str, meant: TableVersion
+) -> TableVersion | None:
+    """Like `version_with`; `meant` is the version of the newest transaction."""
+    entries = source.entries(meant - 1, source.version)
     if entries is None:
-        return int(meant)
+        return meant
     result: TableVersion | None = None
     for entry in entries:
         if any(body.get("appId") == identity for body in entry.bodies("txn")):
@@ -441,3 +433,166 @@ def _is_restored_before(entry: LogEntry, batch: TableVersion) -> bool:
             code="batch_maybe_applied",
         )
     return int(restored) < batch
+
+
+# The batches in a table, by reading its log once and then only new entries. Law: the answer is
+# that of the function `version_with`, which is asked where this reading may miss an identity, or
+# know one that Delta has forgotten. Cost: the log, once, unless it is long; then each entry of
+# other writers.
+
+_FORGETTING = "delta.setTransactionRetentionDuration"
+_MOST_ENTRIES = 100
+"""Entries of a log up to which all are read; deltalake reads those after a checkpoint."""
+
+
+class AppliedBatches:
+    """The batches in one history of a table, up to a version."""
+
+    def __init__(self) -> None:
+        self._meant: dict[str, TableVersion] = {}
+        """By identity, the version that the newest commit should have had."""
+        self._until: TableVersion = -1
+        """Commits up to this version are in `_meant`."""
+
+    def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
+        if not self._read_on(source):
+            return version_with(source, identity)
+        meant = self._meant.get(identity)
+        return None if meant is None else committed_version(source, identity, meant)
+
+    def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
+        """Record a commit of this run."""
+        if self._until == version - 1:
+            self._meant[identity] = meant
+            self._until = version
+
+    def _read_on(self, source: DeltaSource) -> bool:
+        """Read the log up to the version of `source`; False if identities may be missing then."""
+        if _FORGETTING in source.delta.metadata().configuration:
+            return False
+        if source.version - self._until > _MOST_ENTRIES:
+            return False
+        try:
+            entries = source.entries(self._until, source.version)
+            bodies = [body for entry in entries or () for body in entry.bodies("txn")]
+        except TableError:
+            return False  # of an entry that deltalake may not need
+        if entries is None:
+            return False
+        self._meant.update({body["appId"]: body["version"] for body in bodies})
+        self._until = source.version
+        return True
+
+
+# A table that a run writes batch after batch: opened once, then followed. Law: what it says of the
+# table is of the newest version in the log that was opened. The entry of the pinned version proves
+# that it is still that log: it has the same content, or the stamp of the run's commit. Another log
+# is opened again, or refused if a batch was prepared on the old one. Cost, if nobody else writes:
+# one look beyond the log's end and one at its last entry per batch.
+
+_TO_DO = "nothing was written to it; to write to it, run the command again"
+
+
+class TargetTable:
+    """A table during one run. After a commit, nobody else may use sources given to or by it."""
+
+    def __init__(self, source: DeltaSource) -> None:
+        """`source` must be opened just now: the entry of a log that replaced the table's later
+        would prove the wrong one."""
+        self._take(source)
+
+    def _take(self, source: DeltaSource) -> None:
+        self.source = source
+        self.batches = AppliedBatches()
+        self._snapshot: Snapshot | None = None
+        self._before: Snapshot | None = None
+        """The snapshot before the run's own commit that led to the pinned version."""
+        self._sound: set[str] = set()
+        """Files that deltalake copies faithfully, by URI."""
+        self._take_entry()
+
+    def _take_entry(self) -> None:
+        try:
+            self._known_entry = self._entry(self.source.version)
+        except StorageError:
+            self._known_entry = None  # a committed batch does not fail for it
+        self._stamp: Stamp | None = None
+
+    def renew(self) -> DeltaSource:
+        """Follow the log; the table is opened again unless this is known to be the same log."""
+        source = self.source
+        moved: DeltaSource | None = source
+        if self._entry(source.version + 1) is not None:
+            try:
+                moved = advance(source)
+            except ImpctlError:
+                moved = None  # entries in between may have been cleaned away
+        # Checked afterwards: this detects a table replaced before or during the reading.
+        if moved is None or not self._is_unchanged() or moved.table_id != source.table_id:
+            self._take(refresh(source))
+        elif moved is not source:
+            self.source, self._snapshot, self._before = moved, None, None
+            self._take_entry()
+        return self.source
+
+    def check_unmoved(self) -> None:
+        """TableRecreatedError if another table, or another history, is at the path."""
+        is_unchanged = self._is_unchanged()
+        if is_unchanged:
+            return
+        # The entry may have been cleaned up, or never been readable.
+        newest = refresh(self.source) if is_unchanged is None else None
+        if (
+            newest is None
+            or newest.table_id != self.source.table_id
+            or newest.version < self.source.version
+        ):
+            raise recreated(self.source, _TO_DO)
+
+    def _is_unchanged(self) -> bool | None:
+        """Whether the pinned version has the same log entry; None without one."""
+        text = self._entry(self.source.version)
+        if text is None:
+            return None
+        if self._stamp is not None:
+            return self._stamp.is_on(LogEntry(self.source.name, self.source.version, text))
+        return None if self._known_entry is None else text == self._known_entry
+
+    def _entry(self, version: TableVersion) -> str | None:
+        """The log's entry of a version; None if it is missing."""
+        try:
+            return read_entry(self.source, version)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(
+                f"Reading the log of table `{self.source.name}` failed: {failure_text(error)}",
+                hint=f"check that `{self.source.path}` can be read, then run the command again",
+            ) from error
+
+    def snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = self.source.snapshot()
+            if self._before is not None:
+                # What deltalake wrote it also reads.
+                self._sound |= set(self._snapshot.uris) - set(self._before.uris)
+        return self._snapshot
+
+    def check_rewritable(self) -> None:
+        """Like the function `check_rewritable`; each file is read once."""
+        files = [file for file in self.snapshot().files if file.uri not in self._sound]
+        check_rewritable(self.snapshot(), files)
+        self._sound.update(file.uri for file in files)
+
+    def take_commit(self, stamp: Stamp | None) -> TableVersion:
+        """Continue after a batch was committed through the pinned source; returns its version."""
+        version = int(self.source.delta.version())
+        is_next = version == self.source.version + 1
+        self._before, self._snapshot = self._snapshot if is_next else None, None
+        self.source = replace(self.source, version=version)
+        if stamp is None:
+            self._take_entry()
+        else:
+            self.batches.add(stamp.identity, stamp.meant, version)
+            self._stamp = stamp
+        return version

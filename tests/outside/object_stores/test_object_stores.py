@@ -20,7 +20,7 @@ from impctl.tables.source import open_source
 from impctl.tables.storage import read_text
 from impctl.tables.write.apply import (
     AppliedUpdate,
-    PreparedUpdate,
+    TargetTable,
     UpdateKind,
     UpdateRequest,
     commit_update,
@@ -265,8 +265,8 @@ INSERT = UpdateRequest("t", UpdateKind.INSERT, ({"k": 7},), name="b")
 DELETE = UpdateRequest("t", UpdateKind.DELETE, where="k = 7", name="d")
 
 
-def prepared(lake: Lake, request: UpdateRequest) -> PreparedUpdate:
-    return prepare_batch(open_source("t", lake.uri("t"), lake.options), request, set())
+def table(lake: Lake) -> TargetTable:
+    return TargetTable(open_source("t", lake.uri("t"), lake.options))
 
 
 @pytest.mark.slow
@@ -290,19 +290,31 @@ def test_of_two_runs_at_once_each_batch_is_in_once(lake: Lake) -> None:
 @pytest.mark.slow
 def test_of_two_commits_at_once_one_gets_in(lake: Lake) -> None:
     lake.make("t")
-    one, two = (prepared(lake, INSERT) for _ in range(2))
+    one, two = (prepare_batch(table(lake), INSERT) for _ in range(2))
     assert commit_update(one) == AppliedUpdate(1, inserted=1)
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
-    assert commit_update(prepared(lake, INSERT)) == AppliedUpdate(1)
+    source = open_source("t", lake.uri("t"), lake.options)
+    assert commit_update(prepare_batch(TargetTable(source), INSERT)) == AppliedUpdate(1)
+
+
+@pytest.mark.slow
+def test_what_others_write_in_between_is_seen(lake: Lake) -> None:
+    lake.make("t")
+    followed = table(lake)
+    commit_update(prepare_batch(followed, INSERT))
+    write_deltalake(lake.uri("t"), ROWS, mode="append", storage_options=lake.options)
+    done = commit_update(prepare_batch(followed, DELETE))
+    assert done == AppliedUpdate(3, deleted=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("request_of", [INSERT, DELETE], ids=["insert", "delete"])
 def test_a_table_put_in_its_place_is_not_written(lake: Lake, request_of: UpdateRequest) -> None:
     lake.make("t")
-    commit_update(prepared(lake, UpdateRequest("t", UpdateKind.INSERT, ({"k": 1},))))
-    ready = prepared(lake, request_of)
+    followed = table(lake)
+    commit_update(prepare_batch(followed, UpdateRequest("t", UpdateKind.INSERT, ({"k": 1},))))
+    ready = prepare_batch(followed, request_of)
     lake.empty("t")
     lake.make("t")
     write_deltalake(lake.uri("t"), ROWS, mode="append", storage_options=lake.options)

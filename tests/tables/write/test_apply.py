@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,17 @@ from impctl.errors import (
     TableRecreatedError,
     UsageError,
 )
+from impctl.tables import source as source_module
 from impctl.tables.changes import read_changes
-from impctl.tables.files import Miscopied, miscopied_columns
+from impctl.tables.files import miscopied_columns
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import CHANGE_FEED, DataFile, Snapshot
+from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from impctl.tables.write import apply
 from impctl.tables.write.apply import (
     AppliedUpdate,
     PreparedUpdate,
+    TargetTable,
     UpdateKind,
     UpdateRequest,
     apply_update,
@@ -111,7 +113,7 @@ def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
 def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_path: Path) -> None:
     path = make(tmp_path / "t", partition_by=["brand"])
     request = UpdateRequest("sales", DELETE, where="brand = 'HP'")
-    prepared = prepare_batch(open_source("sales", path), request, set())
+    prepared = prepare_batch(TargetTable(open_source("sales", path)), request)
     assert prepared.matched is not None
     assert prepared.matched.values.to_pylist() == [{"k0": "HP"}]
     others = replace(prepared.matched, values=pa.table({"k0": ["Dell"]}))
@@ -496,18 +498,17 @@ def test_checkpoints_keep_the_identity_when_the_log_is_cleaned_up(path: str) -> 
 
 def test_a_table_may_forget_identities_after_a_time(path: str) -> None:
     apply_named(path)
-    keeping = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
-    DeltaTable(path).alter.set_table_properties(keeping)
+    forgetting(path)
     assert apply_named(path).version == 3
 
 
 def test_of_two_runs_at_once_one_commits(path: str) -> None:
     request = UpdateRequest("t", INSERT, ({"id": 3, "x": 3},), name="b")
-    one, two = (prepared_for(path, request) for _ in range(2))
+    one, two = (prepare_batch(opened(path), request) for _ in range(2))
     assert commit_update(one).version == 1
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
-    assert commit_update(prepared_for(path, request)) == IN_THE_TABLE
+    assert commit_update(prepare_batch(opened(path), request)) == IN_THE_TABLE
     assert ids(path) == [1, 2, 3]
 
 
@@ -534,6 +535,81 @@ def test_a_log_that_the_disk_does_not_give_is_worth_another_try(
         version_with(source, "batch")
 
 
+NAMES = ("a", "b", "c", "never")
+
+
+def batches_in(path: str, followed: TargetTable) -> dict[str, int | None]:
+    """Where the batches are: for deltalake, for a run at work and for a new one."""
+    told = {}
+    for name in NAMES:
+        request = UpdateRequest("t", INSERT, ({"id": 3, "x": 3},), name=name)
+        new = prepare_batch(opened(path), request)
+        assert new.identity is not None
+        told[name] = version_with(new.source, new.identity)
+        assert told[name] == new.in_version == prepare_batch(followed, request).in_version
+    return told
+
+
+def batch(name: str, **fields: Any) -> Callable[[str], object]:
+    return lambda path: apply_named(path, rows=({"id": 3, "x": 3},), name=name, **fields)
+
+
+def without_first(entries: int) -> Callable[[str], object]:
+    """The log without its first entries."""
+    return lambda path: [entry(path, at).unlink(missing_ok=True) for at in range(entries)]
+
+
+def checkpoint(path: str) -> None:
+    DeltaTable(path).create_checkpoint()
+
+
+def forgetting(path: str) -> None:
+    keeping = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
+    DeltaTable(path).alter.set_table_properties(keeping)
+
+
+STEPS: dict[str, list[Callable[[str], object]]] = {
+    "others between": [batch("a"), other_commit, batch("b")],
+    "again": [batch("a"), other_commit, batch("a", again=True)],
+    "restored": [
+        *(batch("a"), batch("b"), lambda path: DeltaTable(path).restore(1)),
+        *(batch("b"), lambda path: DeltaTable(path).restore(0)),
+    ],
+    "checkpoint": [
+        *(batch("a"), checkpoint, batch("b"), without_first(1), without_first(2), batch("c")),
+    ],
+    "forgotten": [batch("a"), forgetting, batch("b")],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS.keys())
+def test_they_are_those_of_the_log_read_anew(
+    path: str, steps: list[Callable[[str], object]]
+) -> None:
+    followed = opened(path)
+    assert set(batches_in(path, followed).values()) == {None}
+    result = []
+    for step in steps:
+        step(path)
+        result.append(batches_in(path, followed))
+    assert any(version is not None for told in result for version in told.values())
+    assert {told["never"] for told in result} == {None}
+
+
+@pytest.mark.parametrize("most", [0, 300])
+def test_entries_that_are_damaged_or_many_are_left_to_deltalake(
+    path: str, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(apply, "_MOST_ENTRIES", most)
+    followed = opened(path)
+    for step in (batch("a"), other_commit, checkpoint):
+        step(path)
+    entry(path, 0).write_text("{")
+    other_commit(path)
+    assert batches_in(path, followed) == {"a": 1, "b": None, "c": None, "never": None}
+
+
 KINDS: dict[UpdateKind, dict[str, Any]] = {
     INSERT: {"rows": ({"id": 9},)},
     UPDATE: {"where": "id = 1", "assignments": {"x": "x + 1"}},
@@ -541,36 +617,80 @@ KINDS: dict[UpdateKind, dict[str, Any]] = {
 }
 
 
+def opened(path: str) -> TargetTable:
+    return TargetTable(open_source("t", path))
+
+
 def other(path: str, *, mode: Any = "append") -> None:
     write_deltalake(path, ROWS, mode=mode)
 
 
-def prepared_for(path: str, request: UpdateRequest) -> PreparedUpdate:
-    return prepare_batch(open_source("t", path), request, set())
+def prepared(
+    table: TargetTable, kind: UpdateKind = INSERT, name: str | None = "b"
+) -> PreparedUpdate:
+    return prepare_batch(table, UpdateRequest("t", kind, name=name, **KINDS[kind]))
 
 
-def prepared(path: str, kind: UpdateKind = INSERT, name: str | None = "b") -> PreparedUpdate:
-    return prepared_for(path, UpdateRequest("t", kind, name=name, **KINDS[kind]))
+def insert(table: TargetTable, name: str | None = "b") -> AppliedUpdate:
+    return commit_update(prepared(table, name=name))
 
 
-def insert(path: str, name: str | None = "b") -> AppliedUpdate:
-    return commit_update(prepared(path, name=name))
+def test_a_table_is_opened_once_and_an_entry_read_once(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    for name in ("DeltaTable", "read_entry"):
+        act = getattr(source_module, name)
+
+        def counted(*given: Any, act: Any = act, **options: Any) -> Any:
+            done.append("opened" if act is DeltaTable else given[1])
+            return act(*given, **options)
+
+        monkeypatch.setattr(source_module, name, counted)
+    other(path)
+    table = opened(path)
+    assert [insert(table, f"b{at}").version for at in range(3)] == [2, 3, 4]
+    other(path)
+    assert commit_update(prepared(table, UPDATE)).version == 6
+    assert commit_update(prepared(table, DELETE)).version == 7
+    assert insert(table, "never").version == 8
+    # The run's own entries are known.
+    assert done == ["opened", 0, 1, 5]
+    assert insert(table, "b1") == AppliedUpdate(3)
+    assert done.count("opened") == 1
 
 
-def test_a_batch_that_others_let_pass_is_theirs_too(path: str) -> None:
-    ready = prepared(path)
-    insert(path, "x")
-    assert commit_update(ready) == AppliedUpdate(2, inserted=1)
-    assert [insert(path, name).version for name in ("x", "b")] == [1, 2]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["b", None])
+def test_what_others_write_in_between_is_seen(path: str, name: str | None) -> None:
+    table = opened(path)
+    insert(table, None if name is None else "a")
+    other(path)
+    before = prepared(table, DELETE, name)
+    assert (before.source.version, before.matched and before.matched.rows) == (2, 2)
+    assert commit_update(before) == AppliedUpdate(3, deleted=2)
+    other(path)
+    assert prepared(table, DELETE, "c").source.version == 4
+
+
+def test_a_batch_that_another_run_brought_in_is_left_out(path: str) -> None:
+    table = opened(path)
+    insert(table, "a")
+    insert(opened(path), "b")
+    assert insert(table, "b") == AppliedUpdate(2)
 
 
 @pytest.mark.parametrize(
     "kind", [INSERT, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (UPDATE, DELETE))]
 )
-@pytest.mark.parametrize("commits", [0, 1, 4])
-def test_a_table_put_in_its_place_is_not_written(path: str, kind: UpdateKind, commits: int) -> None:
-    insert(path, "a")
-    ready = prepared(path, kind)
+@pytest.mark.parametrize(("has_own", "commits"), [(True, 0), (True, 1), (False, 4)])
+def test_a_table_put_in_its_place_is_not_written(
+    path: str, kind: UpdateKind, has_own: bool, commits: int
+) -> None:
+    table = opened(path)
+    if has_own:
+        insert(table, "a")
+    ready = prepared(table, kind)
     shutil.rmtree(path)
     write_deltalake(path, ROWS)
     for _ in range(commits):
@@ -581,10 +701,15 @@ def test_a_table_put_in_its_place_is_not_written(path: str, kind: UpdateKind, co
     assert "nothing was written to it; to write to it, run" in str(raised.value.hint)
 
 
-def test_a_backup_that_went_another_way_is_not_written(path: str) -> None:
+@pytest.mark.parametrize("has_own", [False, True])
+def test_a_backup_that_went_another_way_is_not_written(path: str, has_own: bool) -> None:
+    table = opened(path)
     shutil.copytree(path, path + "-backup")
-    other(path)
-    ready = prepared(path)
+    if has_own:
+        insert(table, "a")
+    else:
+        other(path)
+    ready = prepared(table)
     shutil.rmtree(path)
     shutil.move(path + "-backup", path)
     for _ in range(2):
@@ -595,64 +720,131 @@ def test_a_backup_that_went_another_way_is_not_written(path: str) -> None:
     assert DeltaTable(path).version() == 2
 
 
+def test_a_table_put_in_its_place_between_batches_is_the_table(path: str) -> None:
+    table = opened(path)
+    insert(table, "a")
+    shutil.copytree(path, path + "-backup")
+    insert(table, "b")
+    shutil.rmtree(path)
+    shutil.move(path + "-backup", path)
+    # The backup lacks `b`, whatever the run remembers.
+    assert insert(table, "b") == AppliedUpdate(2, inserted=1)
+    shutil.rmtree(path)
+    write_deltalake(path, ROWS.select(["id"]))
+    for _ in range(4):
+        write_deltalake(path, ROWS.select(["id"]), mode="append")
+    assert insert(table, "b") == AppliedUpdate(5, inserted=1)
+    assert DeltaTable(path).to_pyarrow_table().column_names == ["id"]
+
+
+def test_a_backup_that_went_on_between_batches_is_read_as_it_is(path: str) -> None:
+    table = opened(path)
+    shutil.copytree(path, path + "-backup")
+    insert(table, "a")
+    shutil.rmtree(path)
+    shutil.move(path + "-backup", path)
+    for _ in range(2):
+        other(path)
+    result = prepared(table, DELETE)
+    # Neither the row of `a` nor any other of the log that is gone.
+    assert result.table.snapshot().rows == DeltaTable(path).count() == 6
+    assert commit_update(result) == AppliedUpdate(3, deleted=3)
+
+
+def test_a_batch_that_came_in_before_the_own_commit_is_found(path: str) -> None:
+    table = opened(path)
+    insert(table, "a")
+    ready = prepared(table)
+    insert(opened(path), "x")
+    assert commit_update(ready) == AppliedUpdate(3, inserted=1)
+    assert insert(table, "x") == AppliedUpdate(2)
+
+
 def test_an_entry_that_was_cleaned_away_stops_no_run(path: str) -> None:
-    insert(path, "a")
+    table = opened(path)
+    insert(table, "a")
     other(path)
     DeltaTable(path).create_checkpoint()
     for version in (0, 1):
         entry(path, version).unlink()
-    assert insert(path, "c") == AppliedUpdate(3, inserted=1)
-    assert insert(path, "a") == AppliedUpdate(1)
+    assert insert(table, "c") == AppliedUpdate(3, inserted=1)
+    assert insert(table, "a") == AppliedUpdate(1)
 
 
 def test_what_cannot_be_told_by_an_entry_is_told_by_the_table(path: str) -> None:
     other(path)
+    ready = prepared(opened(path))
     text = entry(path, 1).read_text()
-    ready = prepared(path)
     entry(path, 1).unlink()
     with pytest.raises(TableRecreatedError):
-        commit_update(ready)  # at version 0 again
+        ready.table.check_unmoved()  # at version 0 again
     entry(path, 1).write_text(text)
-    assert commit_update(ready) == AppliedUpdate(2, inserted=1)
+    ready.table.check_unmoved()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(UpdateKind))
-def test_what_a_run_writes_is_copied_faithfully(path: str, kind: UpdateKind) -> None:
+def test_what_the_run_wrote_is_copied_faithfully(path: str, kind: UpdateKind) -> None:
+    """Taken for granted of the run's own files, so it had better be true."""
+    table = opened(path)
     for at, each in enumerate((INSERT, UPDATE, kind)):
-        commit_update(prepared(path, each, f"b{at}"))
+        commit_update(prepared(table, each, f"b{at}"))
     assert not miscopied_columns(open_source("t", path).snapshot()).columns
 
 
-def test_files_are_looked_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
-
-    def counted(snapshot: Snapshot, files: Sequence[DataFile]) -> Miscopied:
-        looked.append(len(files))
-        return miscopied_columns(snapshot, files)
-
-    monkeypatch.setattr(apply, "miscopied_columns", counted)
-    checked: set[tuple[str, str]] = set()
-    request = UpdateRequest("t", DELETE, where="id = 1")
-    prepare_batch(open_source("t", path), request, checked)
-    other(path)
-    prepare_batch(open_source("t", path), request, checked)
-    assert looked == [1, 1]
+def test_files_of_others_are_looked_at(path: str) -> None:
+    table = opened(path)
+    commit_update(prepared(table, UPDATE, "a"))
+    prepared(table, DELETE, "looks at all")
     file = handmade.added(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
     handmade.commit(path, 2, file)
+    insert(table, "c")
     with pytest.raises(TableError, match="writes the name of column `id`"):
-        prepare_batch(open_source("t", path), request, checked)
+        prepared(table, DELETE)
 
 
-def test_a_commit_that_got_in_in_spite_of_a_failure_is_found(
+def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    table = opened(path)
+    ready = prepared(table, name=None)
+    read = apply.read_entry
+
+    def broken(source: Any, version: int) -> str:
+        if version == 1:
+            raise OSError("the network is down")
+        return read(source, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "read_entry", broken)
+        assert commit_update(ready) == AppliedUpdate(1, inserted=1)
+    # Without that entry the table is opened again to see that it is the same.
+    assert insert(table, "c") == AppliedUpdate(2, inserted=1)
+
+
+def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = opened(path)
     with monkeypatch.context() as patch:
         patch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
-        assert insert(path, "a") == AppliedUpdate(1, inserted=1)
-    assert insert(path, "a") == AppliedUpdate(1)
-    assert commit_update(prepared(path, DELETE)) == AppliedUpdate(2, deleted=1)
+        assert insert(table, "a") == AppliedUpdate(1, inserted=1)
+    assert insert(table, "a") == AppliedUpdate(1)
+    assert commit_update(prepared(table, DELETE)) == AppliedUpdate(2, deleted=1)
     assert DeltaTable(path).count() == 2
+
+
+def test_a_stamp_is_that_of_one_commit(path: str) -> None:
+    table = opened(path)
+    insert(table, "a")
+    ready = prepared(table)
+    actions = handmade.actions_of(path, 1)
+    for action in actions:
+        if "txn" in action:
+            action["txn"]["lastUpdated"] += 1
+    handmade.commit(path, 1, *actions)
+    with pytest.raises(TableRecreatedError):
+        commit_update(ready)
 
 
 def test_null_is_not_set_in_a_column_that_is_not_null(tmp_path: Path) -> None:
