@@ -114,7 +114,6 @@ _PACKAGES = (
     "data",
     "engine",
     "expr",
-    "placement",
     "plan",
     "reuse",
     "rules",

@@ -486,6 +486,11 @@ def test_a_moved_clock_is_first(
         assert sorted(at_once["rows"], key=repr) == sorted(by_engine, key=repr)
 
 
+def test_this_program_has_a_mark() -> None:
+    """Without one, every result is read again: a package that it names is gone."""
+    assert context.build_mark() != ""
+
+
 def another_program(monkeypatch: MonkeyPatch, mark: str = "another") -> None:
     for module in (context, stored):
         monkeypatch.setattr(module, "build_mark", lambda: mark)
