@@ -231,7 +231,8 @@ def _declared_table(written: str, node: Node, path: str, reading: FileReading) -
         return written
     if result is None:
         problem = f"Table {written_at(node, written)} in {path} is not declared under `tables`"
-        reading.report(node, problem, suggestion(written, reading.tables, "declared tables"))
+        known = suggestion(written, reading.tables, "declared tables")
+        reading.report(node, problem, known or "add the table there, as `name: {path: ...}`")
     return result
 
 

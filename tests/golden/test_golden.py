@@ -108,6 +108,16 @@ def options() -> set[tuple[str, str]]:
     }
 
 
+def test_help_of_every_command_has_an_example_and_fits_80_columns() -> None:
+    text = Golden("help").wording.read_text(encoding="utf-8")
+    for command in COMMANDS:
+        _, _, own = text.partition(f"\n$ impctl {command} --help\n")
+        own = own.partition("\n\n\n")[0]
+        assert own.startswith(f"Usage: impctl {command} "), command
+        assert f"\n  Example:\n    impctl {command} " in own, command
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_at_least_sixty_bad_inputs_are_refused() -> None:
     recorded = json.loads(Golden("bad-inputs").values.read_text(encoding="utf-8"))
     assert len(recorded) == len(bad_inputs()) >= 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,6 @@ EXAMPLES = {
     section: [_example(one) for one in listed]
     for section, listed in read_yaml(Path(__file__).parent / "counterexamples.yaml").items()
 }
-BY_NAME = {example.name: example for example in chain(*EXAMPLES.values())}
 UNSAFE = EXAMPLES["unsafe"]
 
 

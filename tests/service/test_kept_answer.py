@@ -690,10 +690,11 @@ def test_metrics_are_what_prometheus_reads(captured: Cli) -> None:
     captured.good("rewrite")
     out = captured.folder / "metrics" / "impctl.prom"
     append(captured.folder, 77)
-    captured.good("maintain", "--metrics", str(out))
+    maintained = captured.one("maintain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_maintain_success"] == {"q": 1.0}
     assert result["impctl_maintain_failures"] == {"": 0.0}
+    assert result["impctl_maintain_changes"] == {"q": maintained["changes"]} != {"q": 0}
     captured.good("gain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_uses"] == {"q": 1.0}

@@ -279,10 +279,18 @@ def test_maintain_goes_on_and_converges(spoiled: Cli, capsys: Capsys) -> None:
     head, _, names = capsys.readouterr().err.splitlines()[-1].partition(": ")
     assert head == "3 of 4 queries failed"
     assert set(names.split(", ")) == {f"`{name}`" for name in FAILED}
+    # What a query divides by is only found out by computing.
+    planned = spoiled("plan", "--policy", "incremental")
+    assert failures(planned).keys() == {"corrupt", "gone"}
+    assert (planned.code, actions(planned)) == (7, [("divides", "exact"), ("good", "none")])
+    # Without a policy that forbids it, what is corrupt is captured again.
+    mended = spoiled.one("maintain", "--query", "corrupt")
+    assert (mended["action"], mended["reason_code"]) == ("recapture", "catalog_corrupt")
+    assert spoiled.one("maintain", "--query", "corrupt")["action"] == "none"
     # Mended from outside, the same command brings everything up to date.
     spoiled.table("t").delete("x = 0")
     spoiled.table("u").restore(0)
-    spoiled.good("capture", "--query", "divides", "--query", "gone", "--query", "corrupt")
+    spoiled.good("capture", "--query", "divides", "--query", "gone")
     spoiled.good("maintain")
     assert spoiled("plan", "--detailed-exitcode").code == 0
 

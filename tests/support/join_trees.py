@@ -48,7 +48,6 @@ class Joined(Struct, frozen=True):
 
 Tables = Sequence[Sequence[Held]]
 """The rows of every node, by its position in the tree."""
-Group = tuple[tuple[Any, ...], list[Joined]]
 
 
 def groups_of(tree: JoinTree, tables: Tables) -> dict[tuple[Any, ...], list[Joined]]:

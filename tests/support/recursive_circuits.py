@@ -269,8 +269,6 @@ PROGRAMS: Mapping[str, Rules] = {
 FRAGMENTS = (1, 2, 3)
 """Boundaries: f is its own fragment."""
 
-Values = Mapping[str, Sequence[int | None]]
-
 
 def ranked_rows(stored: RankedRows) -> dict[tuple[Any, ...], tuple[int, ...]]:
     """Rank, `all` and `low` of every stored row."""

@@ -191,7 +191,6 @@ def test_random_answers(cases: Sequence[int]) -> None:
 
 
 NOTHING = {column.name: None for column in CATALOG["r"]}
-EXISTS = "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.a = r.a)"
 LEFT = "SELECT r.b, s.c FROM r LEFT JOIN s ON s.a = r.a"
 
 

@@ -407,6 +407,7 @@ def test_ranks_begin_again_where_much_goes_and_stay_where_less_does(thin: int) -
     assert max(ranks_of(made).values()) == 41
     gone = tables_of((1, 2), seeds=())
     assert made.step(negated(gone)) == Counter()
+    assert made.fixpoint.recomputations == 1, "as a run reports"
     check(made, "reach", without(tables_of(*chain, (1, 200), (200, 2)), gone))
     assert ranks_of(made)[(200,)] == 2, "its rank was 41 before, and would be still"
     assert made.circuit.counters() == {"fix.stage": 41, "fix.count": 41}
@@ -416,6 +417,7 @@ def test_ranks_begin_again_where_much_goes_and_stay_where_less_does(thin: int) -
     made.step(tables_of((1, 200), (200, 30), seeds=()))
     gone = tables_of((29, 30), seeds=())
     assert made.step(negated(gone)) == Counter()
+    assert made.fixpoint.recomputations == 0
     ranks = ranks_of(made)
     assert [ranks[n,] for n in (1, 29, 200, 30, 40)] == [1, 29, 41, 42, 52]
     check(made, "reach", without(tables_of(*chain, (1, 200), (200, 30)), gone))
