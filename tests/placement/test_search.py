@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import log, log1p
 from random import Random
 
 import pytest
@@ -196,6 +197,27 @@ def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "
     )
     kinds = (KindOfChange(frozenset({"r"}), rate), KINDS_OF_CHANGE[1])
     return model_of(piece_of(f"{name}.left"), right, kinds=kinds)
+
+
+def test_many_pieces_need_no_more_points_than_few() -> None:
+    """Costs alone bound the points; ten times as many of them save less than two percent."""
+    random = Random(5)
+    pieces = [
+        piece_of(
+            f"p{at}",
+            {KEPT: int(size), READ: int(size * random.uniform(0.01, 0.3))},
+            stored=1.0,
+            read=10 ** random.uniform(0, 4),
+            hit=random.random(),
+        )
+        for at, size in enumerate(10 ** random.uniform(3, 9) for _ in range(100))
+    ]
+    model = model_of(*pieces, kinds=(KindOfChange(frozenset({"r"}), 2.0),))
+    usual, exact = frontier_of([model]), frontier_of([model], thin=THIN / 10)
+    assert 1000 < len(usual) <= log(usual.cost[0] / usual.cost[-1]) / log1p(THIN) + 2
+    for budget in range(0, largest(model), largest(model) // 50):
+        cost = usual.cost[usual.best_within(budget)]
+        assert cost <= exact.cost[exact.best_within(budget)] * 1.02
 
 
 def test_reads_that_are_shared_are_counted_once() -> None:
