@@ -23,6 +23,7 @@ from impctl.service.settings import Example, GenerateRequest
 from impctl.sketch.sketch import RangeSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.maintenance import create_table
+from tests.behaviour import replayed as replaying
 from tests.behaviour.replayed import Tally, replayed
 from tests.support.run_cli import Capsys, Cli
 
@@ -246,9 +247,13 @@ def replays(*marks: pytest.MarkDecorator) -> Callable[[Test], Test]:
 
 
 @replays()
-def test_the_running_example(run: Run, tmp_path: Path) -> None:
+def test_the_running_example(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last batch is maintained by another process, and then old versions are removed."""
+    monkeypatch.setattr(replaying, "RESTART", ANSWERED_BATCHES)
     made(tmp_path, Example.RUNNING)
-    check(run("running-example"), 2, 1)
+    tally = run("running-example")
+    check(tally, 2, 1)
+    assert tally.restarts == 1
 
 
 @replays()

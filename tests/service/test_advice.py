@@ -353,6 +353,8 @@ def test_what_changes_nothing_is_told_with_its_place_and_reason(
 ) -> None:
     cli = over("answer")
     result = warned_of_lineage(cli.good(command).document)
+    if command == "check":
+        assert warned_of_lineage(cli.good("explain").document) == result
     assert result.keys() == {**LOST, **UNUSED}.keys()
     lines = cli.workload.read_text().splitlines()
     for name, text in result.items():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import sqlglot
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.service import advice
@@ -15,6 +17,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write import maintenance as writing
 from impctl.tables.write.maintenance import create_laid_out_table
+from tests.support.kept_workload import duck
 from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MadeOnce, MonkeyPatch, write_files
 
 FILES, EACH, GROUPS = 40, 250, 1000
@@ -351,6 +354,22 @@ def laid_out(tmp_path: Path, cli_of: CliOf) -> Cli:
     parts = (table.slice(start, 100) for start in range(0, 4000, 100))
     create_laid_out_table(str(tmp_path / "t"), parts)
     return cli_of({"tables": "t", "queries": {"q": GROUPED}})
+
+
+def test_text_and_files_give_the_answer(laid_out: Cli) -> None:
+    """To an engine that reads the listed files and nothing else of the table."""
+    file = laid_out.folder / "left.json"
+    result = laid_out.captured().one("rewrite", "--files", str(file))
+    left = json.loads(file.read_text())
+    assert left.keys() == {"t"}
+    assert len(left["t"]) == result["files_kept"] < result["files_total"] == 40
+    (text,) = sqlglot.transpile(result["sql"], read="spark", write="duckdb")
+    answers = []
+    with duck() as connection:
+        for sql, files in ((text, left["t"]), (GROUPED, f"{laid_out.path('t')}/*.parquet")):
+            connection.read_parquet(files).create_view("t", replace=True)
+            answers.append(sorted(connection.sql(sql).fetchall()))
+    assert answers[0] == answers[1] != []
 
 
 def test_rows_that_are_not_those_of_the_files_are_refused(laid_out: Cli) -> None:

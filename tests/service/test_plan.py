@@ -77,6 +77,9 @@ def test_nothing_is_written(auto: Cli, monkeypatch: MonkeyPatch, is_stale: bool)
     auto.good("capture")
     if is_stale:
         grown(auto)
+        (planned,), (held,) = auto.one("plan")["pending"], auto.one("status")["pending"]
+        assert (planned["since"], planned["until"], planned["rows"]) == (0, 2, 12)
+        assert (held["since"], held["versions"], held["rows"]) == (0, 2, 12)
     before = files(auto.folder)
     monkeypatch.setattr(Context, "spark", None)
     monkeypatch.setattr(Store, "lock", None)

@@ -149,10 +149,17 @@ def test_no_sketch_or_answer_notices_buffers(
     results = cli.good("maintain", "--disk", "0", *these).results
     assert sum(r["refilled_groups"] for r in results) > 0
     assert_same(cli, tmp_path, names)
+    free = cli.workload.read_text()
     cli.edit("policy: incremental", "policy: incremental, state: keep")
     cli.good("maintain", "--disk", "1GB", *these)
     assert not any(bounded(tmp_path, name) for name in names)
     assert_same(cli, tmp_path, names)
+    if world == "few":  # what was kept again is bounded again
+        cli.workload.write_text(free)
+        change_best(tmp_path, rng, 3)
+        cli.good("maintain", "--disk", "0", *these)
+        assert all(bounded(tmp_path, name).keys() >= PIECES[name] for name in names)
+        assert_same(cli, tmp_path, names)
 
 
 @pytest.mark.slow
