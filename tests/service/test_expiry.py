@@ -285,6 +285,16 @@ def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
     assert rows_told(captured, "sums", 30, "--at", "links=5", "--by", "engine") == then
 
 
+def test_eager_queries_pass_versions_first(cli: Cli) -> None:
+    cli.edit("answer: true", "maintain: eager", 1)
+    one(cli, "capture", "sums", 0)
+    cli.append("links", numbered_rows(-59, -5, 5))
+    results = cli.good("maintain", "--query", "sums", "--now", at(10)).results
+    steps = [(result["reason_code"], result["moments"]["now"]) for result in results]
+    assert steps == [("incremental", at(0)), ("expired", at(10))]
+    assert rows_told(cli, "sums", 10, "--by", "engine") == anew(cli, 10)
+
+
 @pytest.mark.slow
 def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
     cli.edit("answer: true", "trigger: {fresh_within: 5m}", 1)
