@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_CANDIDATES = 4
 _DEMO_FILES = 200
+_OTHER_NAME = "give another name (`--out FILE`)"
 
 
 def init(paths: Sequence[str], out: Path, reporter: Reporter, *, force: bool) -> Outcome:
@@ -64,12 +65,13 @@ def init(paths: Sequence[str], out: Path, reporter: Reporter, *, force: bool) ->
 
 
 def init_demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
-    """Write a table and a workload file to try out."""
+    """Write a table and a workload file to try out; `force` writes only the file of an older demo
+    again."""
     out = folder / "demo.yaml"
-    _refuse_existing(out, force=force)
+    _refuse_existing(out, "give another folder", force=force)
     path = folder / "orders"
-    check_output(path)
     if not (force and path.exists()):
+        check_output(path)
         reporter.step(f"writing {path}")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -148,24 +150,24 @@ def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
     return tuple(result.query for result in results)
 
 
-def _refuse_existing(out: Path, *, force: bool) -> None:
+def _refuse_existing(out: Path, instead: str = _OTHER_NAME, *, force: bool) -> None:
     check_output(out)
     try:
         str(out).encode()
     except UnicodeEncodeError:
         raise UsageError(
             f"A workload file contains its own name, so the name must be UTF-8: `{out}`",
-            hint="give another name (`--out FILE`)",
+            hint=instead,
             code="out_not_utf8",
         ) from None
     if out.exists() and not (force and out.is_file()):
-        raise _existing(out)
+        raise _existing(out, instead)
 
 
-def _existing(file: Path) -> UsageError:
+def _existing(file: Path, instead: str = _OTHER_NAME) -> UsageError:
     return UsageError(
         f"File `{file}` already exists",
-        hint="give another name (`--out FILE`), or overwrite it with `--force`",
+        hint=f"{instead}, or overwrite the file with `--force`",
     )
 
 
