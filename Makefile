@@ -49,8 +49,8 @@ bench: $(READY) ## Measure a workload over a generated table, with its page (som
 bench-smoke: $(TESTS_READY) ## Compare a few ratios with their baseline (less than a minute)
 	$(BIN)/python -m pytest -m alone tests/benchmarks
 
-test: $(TESTS_READY) ## Fast tests, without Spark (four minutes on two cores)
-	@echo "fast tests, in random order: about four minutes on two idle cores"
+test: $(TESTS_READY) ## Fast tests, without Spark (three minutes on two cores)
+	@echo "fast tests, in random order: about three minutes on two idle cores"
 	$(PYTEST)
 
 test-check: $(TESTS_READY) ## What `check` runs of the tests: all but the long ones (18 minutes)
