@@ -125,6 +125,14 @@ class StateModel(Struct, frozen=True, dict=True):
     def pieces(self) -> tuple[Piece, ...]:
         return tuple(piece for operator in self.operators for piece in operator.pieces)
 
+    @property
+    def kind_indexes(self) -> range:
+        return range(len(self.kinds))
+
+    def fixed_work(self, kind: int) -> float:
+        """Milliseconds of a run that no mode changes."""
+        return sum(at_kind(operator.work, kind) for operator in self.operators)
+
     def bytes_of(self, modes: Modes) -> int:
         """Bytes of all pieces in these modes, by the pieces' names."""
         return sum(piece.sizes[modes[piece.name]] for piece in self.pieces)
@@ -174,9 +182,8 @@ class Cost(Struct, frozen=True):
 def evaluate(model: StateModel, modes: Modes) -> Cost:
     """What runs of each kind of change cost with every piece in its mode."""
     work, reads = [], []
-    for kind in range(len(model.kinds)):
-        fixed = sum(at_kind(operator.work, kind) for operator in model.operators)
-        work.append(fixed + sum(p.work(modes[p.name], kind) for p in model.pieces))
+    for kind in model.kind_indexes:
+        work.append(model.fixed_work(kind) + sum(p.work(modes[p.name], kind) for p in model.pieces))
         each: dict[tuple[TableName, ...], float] = {}
         for piece in model.pieces:
             ms = piece.reading(modes[piece.name], kind)
@@ -486,23 +493,14 @@ def frontier_of(models: Sequence[StateModel], *, thin: float = THIN) -> Frontier
     result = Frontier(zero, np.zeros(1), np.zeros((1, 0), dtype=np.int8))
     for model, piece in pieces:
         result = added(result, _options(model, piece), thin)
-    fixed = sum(
-        model.per_day(
-            [sum(at_kind(op.work, kind) for op in model.operators) for kind in _kinds(model)]
-        )
-        for model in models
-    )
+    fixed = sum(model.per_day(list(map(model.fixed_work, model.kind_indexes))) for model in models)
     return replace(result, cost=result.cost + fixed)
-
-
-def _kinds(model: StateModel) -> range:
-    return range(len(model.kinds))
 
 
 def _options(model: StateModel, piece: Piece) -> list[tuple[int, float, PieceMode]]:
     """The bytes of each mode and its milliseconds a day."""
     return [
-        (size, model.per_day([piece.cost(mode, kind) for kind in _kinds(model)]), mode)
+        (size, model.per_day([piece.cost(mode, kind) for kind in model.kind_indexes]), mode)
         for mode, size in piece.sizes.items()
     ]
 
@@ -675,8 +673,7 @@ def _reason(model: StateModel, piece: Piece, mode: PieceMode) -> str:
     """Why a piece has its mode: what the next best, or keeping it, would change."""
     if len(piece.modes) == 1:
         return "nothing can replace it" if mode is PieceMode.KEPT else "requested"
-    kinds = range(len(model.kinds))
-    costs = {each: [piece.cost(each, kind) for kind in kinds] for each in piece.modes}
+    costs = {each: [piece.cost(each, kind) for kind in model.kind_indexes] for each in piece.modes}
     if mode is PieceMode.KEPT:
         others = [other for other in piece.modes if other is not PieceMode.KEPT]
         best = min(others, key=lambda other: model.per_day(costs[other]))

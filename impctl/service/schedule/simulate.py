@@ -947,7 +947,7 @@ class VirtualRun:
         now, look, start = self.now, self._look, self.scheduler.next_start()
         commit = min((query.next_after(now) for query in self._queries.values()), default=inf)
         upcoming = self.scheduler.upcoming
-        if any(map(self._was_run_ahead, upcoming)):
+        if self._is_any_run_ahead():
             return now + self.scheduler.pause()
         pending = (due.start_at for due in upcoming if due.is_pending)
         end = min([commit, until, *(moment for moment in pending if moment is not None)])
@@ -969,13 +969,18 @@ class VirtualRun:
         last = now + look * ((start - now) // look)
         return min(following, last if last > now else now + (start - now))
 
-    def _was_run_ahead(self, due: Due) -> bool:
-        """Whether the query may have been run since it was to start ahead of its moment. That start
+    def _is_any_run_ahead(self) -> bool:
+        """Whether a query may have been run since it was to start ahead of its moment. That start
         moves back from look to look, and once it is after the run, the query is due again."""
-        query, pace = self._queries[due.query], self.scheduler.pace
-        if not due.is_pending or query.trigger.ready_within is None or query.last is None:
-            return False
-        moment = next_moment(query.trigger, query.stream.times[query.seen])
+        pace = self.scheduler.pace
         costs = {waiting.query: waiting.costs for waiting in self.scheduler.waiting}
-        work = sum(cost.pending for cost in costs.values()) + costs[due.query].expected
-        return moment is not None and query.last >= moment - pace.margin * (pace.opening + work)
+        all_pending = sum(cost.pending for cost in costs.values())
+        for due in self.scheduler.upcoming:
+            query = self._queries[due.query]
+            if not due.is_pending or query.trigger.ready_within is None or query.last is None:
+                continue
+            moment = next_moment(query.trigger, query.stream.times[query.seen])
+            work = all_pending + costs[due.query].expected
+            if moment is not None and query.last >= moment - pace.margin * (pace.opening + work):
+                return True
+        return False
