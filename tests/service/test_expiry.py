@@ -148,7 +148,7 @@ def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
     assert one(captured, "maintain", "sums", 9000)["action"] == "none"
 
 
-def anew(cli: Cli, minutes: float) -> list[list[Any]]:
+def expected_sums(cli: Cli, minutes: float) -> list[list[Any]]:
     sums: dict[int, int] = {}
     edge = NOON + timedelta(minutes=minutes - 60)
     for row in cli.table("links").to_pyarrow_table().to_pylist():
@@ -171,7 +171,7 @@ def test_the_clock_never_goes_back(cli: Cli) -> None:
     assert "the current time went back" in said["stale_reason"]
     assert one(cli, "status", "sums", 10) == before
     assert one(cli, "capture", "sums", 9)["moments"] == {"now": at(9)}
-    assert rows_told(cli, "sums", 9) == anew(cli, 9)
+    assert rows_told(cli, "sums", 9) == expected_sums(cli, 9)
 
 
 def error_of(ran: Ran) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def test_a_sketch_of_another_query_is_of_live_rows_too(captured: Cli) -> None:
     text = "SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 40"
     other = captured.one("query", "--sql", text, "--now", at(10), "--by", "engine")
     assert other["reuse"]["query"] == "sums"
-    assert sorted(other["rows"]) == [row for row in anew(captured, 10) if row[1] > 40]
+    assert sorted(other["rows"]) == [row for row in expected_sums(captured, 10) if row[1] > 40]
 
 
 def test_what_impctl_does_not_read_is_refused_over_such_a_table(cli: Cli) -> None:
@@ -279,7 +279,7 @@ def test_a_sketch_that_only_grows_follows(cli: Cli) -> None:
 
 
 def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
-    then = anew(captured, 0)
+    then = expected_sums(captured, 0)
     captured.append("links", numbered_rows(-5, 5))
     one(captured, "maintain", "sums", 10)
     assert rows_told(captured, "sums", 30, "--at", "links=5", "--by", "engine") == then
@@ -292,7 +292,7 @@ def test_eager_queries_pass_versions_first(cli: Cli) -> None:
     results = cli.good("maintain", "--query", "sums", "--now", at(10)).results
     steps = [(result["reason_code"], result["moments"]["now"]) for result in results]
     assert steps == [("incremental", at(0)), ("expired", at(10))]
-    assert rows_told(cli, "sums", 10, "--by", "engine") == anew(cli, 10)
+    assert rows_told(cli, "sums", 10, "--by", "engine") == expected_sums(cli, 10)
 
 
 @pytest.mark.slow
@@ -339,7 +339,7 @@ def test_spark_sees_live_rows_alone(cli: Cli) -> None:
         one(cli, "maintain", name, 10)
         by_spark = rows_told(cli, name, 10, "--by", "spark")
         assert by_spark == rows_told(cli, name, 10, "--by", "engine")
-    assert rows_told(cli, "sums", 10, "--by", "spark") == anew(cli, 10)
+    assert rows_told(cli, "sums", 10, "--by", "spark") == expected_sums(cli, 10)
     assert len(rows_told(cli, "bare", 10, "--by", "spark")) == 12
     # At the instant that the sketches stand for, whatever the clock says.
     results = cli.good("verify", "--query", "sums", "--query", "daily").results

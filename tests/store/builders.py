@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +120,6 @@ def sketches_at(
         assert result.state_meta == kept.basis
         return result.sketches
     return None
-
-
-def in_catalog(root: Path, sql: str, values: Sequence[object] = ()) -> list[Any]:
-    """What another program that runs this statement gets."""
-    with closing(sqlite3.connect(root / "catalog.sqlite", isolation_level=None)) as connection:
-        return connection.execute(sql, values).fetchall()
 
 
 def run_names(root: Path) -> set[str]:

@@ -22,8 +22,8 @@ from impctl.store.ledger import AnswerRun, Ledger, Use, Uses
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
 from impctl.store.rows import KEPT, MOST, parts_in
 from impctl.store.store import Store
-from tests.store.builders import capture, in_catalog, maintain, record
-from tests.support.kept_workload import as_first_format
+from tests.store.builders import capture, maintain, record
+from tests.support.kept_workload import as_first_format, in_catalog
 
 
 def cost(number: int, kind: str = "maintain") -> RunCost:

@@ -27,7 +27,6 @@ from tests.store.builders import (
     Crash,
     FailingDisk,
     capture,
-    in_catalog,
     maintain,
     no_space,
     record,
@@ -38,6 +37,7 @@ from tests.store.builders import (
     state_of,
     telling_steps,
 )
+from tests.support.kept_workload import in_catalog
 from tests.support.run_cli import refused
 
 State = dict[str, list[tuple[int, pa.Table]]]

@@ -12,7 +12,8 @@ from impctl.data.pages import PAGE, PagedTable
 from impctl.errors import StateCorruptError
 from impctl.store import states
 from impctl.store.store import DUE, Store
-from tests.store.builders import LARGE, capture, in_catalog, record, rows
+from tests.store.builders import LARGE, capture, record, rows
+from tests.support.kept_workload import in_catalog
 
 
 @pytest.fixture

@@ -240,16 +240,16 @@ def set_time(table: str | Path, version: int, at: float) -> None:
     entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
-def in_catalog(root: Path, *statements: str) -> None:
-    """Alter the catalog of a store that nobody has open."""
-    with closing(sqlite3.connect(root / "catalog.sqlite")) as connection, connection:
-        for statement in statements:
-            connection.execute(statement)
+def in_catalog(root: Path, sql: str, values: Sequence[object] = ()) -> list[Any]:
+    """What another program that runs this statement gets."""
+    with closing(sqlite3.connect(root / "catalog.sqlite", isolation_level=None)) as connection:
+        return connection.execute(sql, values).fetchall()
 
 
 def as_first_format(root: Path) -> None:
     """The store as format 9 had it."""
-    in_catalog(root, "ALTER TABLE cost DROP COLUMN layout", "PRAGMA user_version = 9")
+    for statement in ("ALTER TABLE cost DROP COLUMN layout", "PRAGMA user_version = 9"):
+        in_catalog(root, statement)
 
 
 def run_record(action: str, **said: Any) -> RunRecord:

@@ -39,7 +39,11 @@ from tests.support.run_cli import ROWS, Cli, MadeOnce, MonkeyPatch, Ran, spied
 
 NOW = 2e9
 HOUR = 3600.0
-FORGET = ("DELETE FROM arrival", "DELETE FROM arrival_log")
+
+
+def forget_arrivals(root: Path) -> None:
+    for table in ("arrival", "arrival_log"):
+        in_catalog(root, f"DELETE FROM {table}")
 
 
 def history(
@@ -509,7 +513,7 @@ def test_a_log_that_was_cleaned_takes_nothing_away(still: Cli, hourly: str) -> N
     assert (after["rows"], after["unknown"]) == (before["rows"], None)
     # Without the store nobody knows.
     assert len(history_of(still)) == 9
-    in_catalog(still.folder / ".impctl", *FORGET)
+    forget_arrivals(still.folder / ".impctl")
     assert next_change(still)["unknown"] == "1 change is known, a forecast needs 5"
 
 
@@ -557,7 +561,7 @@ def test_without_known_commits_what_is_pending_is_told(still: Cli) -> None:
     still.edit("{path: t}", "{path: t, changes: never}")
     append(still.path("t"), HOUR)
     still.good("capture")
-    in_catalog(still.folder / ".impctl", *FORGET)
+    forget_arrivals(still.folder / ".impctl")
     append(still.path("t"), 0.0)
     (told,) = unexpected(still.good("maintain"))
     assert "changed in version 2," in told
