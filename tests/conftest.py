@@ -28,10 +28,8 @@ settings.load_profile("impctl")
 _SHORT_LIVED = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
-    " -Dspark.sql.ui.explainMode=simple"
 )
-"""Code is compiled once and quickly, memory is tidied by one thread, plans are interpreted, and
-no long text of each plan is made for a web page that nobody opens.
+"""Code is compiled once and quickly, memory is tidied by one thread, and plans are interpreted.
 
 What else there is pays where rows are many, in a JVM that lives for long and has its own cores.
 """
