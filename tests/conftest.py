@@ -6,6 +6,7 @@ import gc
 import locale
 import os
 import pkgutil
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,11 @@ from tests.support.spark_classes import class_archive
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
+
+_IN_MEMORY = "/dev/shm"
+if os.path.isdir(_IN_MEMORY) and shutil.disk_usage(_IN_MEMORY).free > 4 * 2**30:
+    # Folders of tests, which take less than 1 GB: nothing waits for a disk.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _IN_MEMORY)
 
 
 _SHORT_LIVED = (
