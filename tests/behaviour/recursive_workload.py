@@ -1,4 +1,4 @@
-"""Networks that change, and recursive queries over them: for tests on real Delta tables."""
+"""Changing networks and recursive queries over them, for tests on real Delta tables."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ OF_CONSTANTS = {
     "JOIN links l ON r.n = l.src) SELECT s.t, COUNT(*) AS k FROM r JOIN seeds s ON r.n = s.n "
     "GROUP BY s.t"
 }
-"""With a row that is in no table."""
-LEFT_TO_SPARK = {
+"""The recursion starts from a constant row, which is in no table."""
+SPARK_ONLY = {
     "running": REACH + "SELECT n, SUM(n) OVER (ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND "
     "CURRENT ROW) AS s FROM r WHERE n IS NOT NULL"
 }
-"""What the engine does not run above the recursion."""
+"""Operators above the recursion that the engine does not support."""
 _WALKS = (
     "WITH RECURSIVE r(s, n, k){} AS (SELECT dst, dst, CAST(1 AS BIGINT) FROM links WHERE src < 20 "
     "UNION ALL SELECT r.s, l.dst, CAST(k + 1 AS BIGINT) FROM r JOIN links l ON r.n = l.src "
@@ -70,7 +70,7 @@ BAGS = {
     "SELECT r.n, CAST(k + 1 AS BIGINT) FROM r LEFT SEMI JOIN links l ON r.n = l.src WHERE k < 3) "
     "SELECT n, k FROM r",
 }
-"""Those of UNION ALL, in which every row has its level."""
+"""UNION ALL recursions, in which every row has its level."""
 _COST = (
     "WITH RECURSIVE r(n, c) AS (SELECT dst, CAST(1 AS BIGINT) FROM links WHERE src = 7 "
     "UNION SELECT l.dst, CAST({} AS BIGINT) FROM r JOIN links l ON r.n = l.src) "
@@ -83,13 +83,13 @@ BEST = {
     "JOIN links l ON r.n = l.src), m AS (SELECT n, MIN(c) AS c FROM r GROUP BY n) "
     "SELECT r.n, r.via FROM r JOIN m ON r.n = m.n AND r.c = m.c",
 }
-"""Queries that ask for the best rows alone: along circles others have no end in other engines."""
-KEPT = "reach"
-"""The query whose answer is kept."""
+"""Queries for the best rows only. Other engines do not terminate on cycles."""
+MATERIALIZED = "reach"
+"""The query with a materialized result."""
 
 
 def some_links(rng: random.Random, count: int) -> pa.Table:
-    """Links, most of them within a region."""
+    """Random links, most of them within a region."""
     sources = [rng.choice([*range(NODES), None]) for _ in range(count)]
     targets = [_target(rng, source) for source in sources]
     return pa.table({"src": pa.array(sources, pa.int64()), "dst": pa.array(targets, pa.int64())})
@@ -102,16 +102,16 @@ def _target(rng: random.Random, source: int | None) -> int | None:
 
 
 def network(folder: Path, capsys: Capsys, names: Sequence[str], lineage: str = "all") -> Cli:
-    """The command line over a workload of these queries; the answer of `KEPT` is kept where the
-    sketches hold all rows."""
+    """A CLI for a workload with these queries. The result of `MATERIALIZED` is materialized if the
+    sketches have all lineage."""
     rng = random.Random(1)
     create_table(str(folder / "links"), some_links(rng, LINKS))
     seeds = {"t": pa.array([1, 1, 2, 3, 3], pa.int64()), "n": pa.array([7, 30, 13, None, 50])}
     create_table(str(folder / "seeds"), pa.table(seeds))
-    every = {**QUERIES, **OF_CONSTANTS, **LEFT_TO_SPARK, **BAGS, **BEST}
+    every = {**QUERIES, **OF_CONSTANTS, **SPARK_ONLY, **BAGS, **BEST}
     lines = [
         f'  {name}: {{sql: "{every[name]}", sketch: {{links: src}}, policy: incremental, '
-        f"lineage: {lineage}, answer: {str(name == KEPT and lineage == 'all').lower()}}}"
+        f"lineage: {lineage}, answer: {str(name == MATERIALIZED and lineage == 'all').lower()}}}"
         for name in names
     ]
     return write_workload(folder, capsys, "src", range(3, NODES, 3), lines)
@@ -120,7 +120,7 @@ def network(folder: Path, capsys: Capsys, names: Sequence[str], lineage: str = "
 def write_workload(
     folder: Path, capsys: Capsys, column: str, boundaries: Iterable[int], queries: Iterable[str]
 ) -> Cli:
-    """The command line over the tables in the folder; links have ranges of a column."""
+    """A CLI for the tables in the folder; `links` is partitioned into ranges of a column."""
     tables = ", ".join(f"{table}: {{path: {table}}}" for table in _tables(folder))
     text = [
         "version: 1",
@@ -142,9 +142,11 @@ Answer = Counter[tuple[object, ...]]
 Change = Callable[[Path, random.Random], None]
 
 
-def changing(some_links: Callable[[random.Random, int], pa.Table], where: str, most: int) -> Change:
-    """Some links go and some come, in one to three versions; those that go have `where` between a
-    number below the most and one a little above."""
+def link_changes(
+    some_links: Callable[[random.Random, int], pa.Table], where: str, most: int
+) -> Change:
+    """A function that inserts and deletes some links, in up to three versions. Deleted links have
+    a `where` value in a small interval that starts below `most`."""
 
     def change(folder: Path, rng: random.Random) -> None:
         table = str(folder / "links")
@@ -160,19 +162,19 @@ def changing(some_links: Callable[[random.Random, int], pa.Table], where: str, m
     return change
 
 
-change = changing(some_links, "src", NODES)
+change = link_changes(some_links, "src", NODES)
 
 
-def tables_beside(cli: Cli) -> dict[str, pa.Table]:
+def all_tables(cli: Cli) -> dict[str, pa.Table]:
     """The rows of all tables in the workload's folder."""
     folder = cli.workload.parent
     return {name: DeltaTable(str(folder / name)).to_pyarrow_table() for name in _tables(folder)}
 
 
 def all_by_duckdb(cli: Cli, queries: Mapping[str, str]) -> dict[str, Answer]:
-    """The answers over all rows."""
+    """The results over all rows."""
     with duckdb.connect() as connection:
-        for table, rows in tables_beside(cli).items():
+        for table, rows in all_tables(cli).items():
             connection.register(table, rows)
         return {name: Counter(connection.execute(sql).fetchall()) for name, sql in queries.items()}
 
@@ -184,7 +186,7 @@ def by_duckdb(cli: Cli, sql: str) -> Answer:
 def all_by_sqlite(cli: Cli, queries: Mapping[str, str]) -> dict[str, Answer]:
     connection = sqlite3.connect(":memory:")
     try:
-        for table, rows in tables_beside(cli).items():
+        for table, rows in all_tables(cli).items():
             connection.execute(f"CREATE TABLE {table} ({', '.join(rows.column_names)})")
             marks = ", ".join("?" for _ in rows.column_names)
             values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
@@ -199,12 +201,12 @@ def answers(cli: Cli, name: str, *arguments: str) -> Answer:
 
 
 def through_sketches(cli: Cli, queries: Iterable[str]) -> dict[str, Answer]:
-    """The engine's answers; a sketch that is not current is maintained first."""
+    """The engine's results through sketches, which are maintained first if they are stale."""
     return {name: answers(cli, name, "--sketch", "always", "--by", "engine") for name in queries}
 
 
-def written(cli: Cli, queries: Iterable[str]) -> dict[str, str]:
-    """The texts that read through the sketches."""
+def rewritten_queries(cli: Cli, queries: Iterable[str]) -> dict[str, str]:
+    """The SQL of the queries rewritten with their sketches."""
     return {name: cli.one("rewrite", "--query", name)["sql"] for name in queries}
 
 
@@ -215,18 +217,18 @@ def ranges(cli: Cli, *arguments: str) -> dict[str, list[list[int]]]:
     }
 
 
-def captured_beside(cli: Cli, store: str) -> dict[str, list[list[int]]]:
-    """The sketches of a capture into another store."""
-    place = ("--store", str(cli.workload.parent / store))
-    cli.good("capture", *place)
-    return ranges(cli, *place)
+def captured_in(cli: Cli, store: str) -> dict[str, list[list[int]]]:
+    """The ranges captured into another store."""
+    options = ("--store", str(cli.workload.parent / store))
+    cli.good("capture", *options)
+    return ranges(cli, *options)
 
 
-def of_all(cli: Cli) -> dict[str, list[list[int]]]:
-    """The sketches of another lineage's queries with `lineage: all`, of a store beside."""
+def all_lineage_ranges(cli: Cli) -> dict[str, list[list[int]]]:
+    """The ranges of the same queries with `lineage: all`, captured into another store."""
     text = cli.workload.read_text()
     cli.workload.write_text(re.sub("lineage: (answer|witness)", "lineage: all", text))
-    result = captured_beside(cli, "all")
+    result = captured_in(cli, "all")
     cli.workload.write_text(text)
     return result
 
@@ -234,37 +236,39 @@ def of_all(cli: Cli) -> dict[str, list[list[int]]]:
 def check_answers(
     cli: Cli, queries: Mapping[str, str], texts: Mapping[str, str], seed: int
 ) -> tuple[dict[str, list[list[int]]], dict[str, list[list[int]]]]:
-    """Before and after a change that is maintained, answers over sketches of another lineage are
-    those of all rows; the sketches, and those that hold all lineage, in which they lie."""
+    """Check that results through sketches of a smaller lineage are correct, before and after
+    maintenance. Returns the stored ranges and those of the full lineage, which cover them."""
     rng = random.Random(seed)
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
-    # Sketches that are used after a change are maintained first.
+    # A stale sketch is maintained before its first use.
     change(cli.workload.parent, rng)
     assert through_sketches(cli, queries) == all_by_duckdb(cli, queries)
     change(cli.workload.parent, rng)
     assert cli.actions() <= {"exact", "none"}
     expected = all_by_duckdb(cli, queries)
     assert through_sketches(cli, queries) == expected
-    assert all_by_duckdb(cli, written(cli, texts)) == {name: expected[name] for name in texts}
-    held, every = ranges(cli), of_all(cli)
-    for name, sketches in held.items():
-        for some, whole in zip(sketches, every[name], strict=True):
+    assert all_by_duckdb(cli, rewritten_queries(cli, texts)) == {
+        name: expected[name] for name in texts
+    }
+    stored_ranges, full = ranges(cli), all_lineage_ranges(cli)
+    for name, sketches in stored_ranges.items():
+        for some, whole in zip(sketches, full[name], strict=True):
             assert {*some} <= {*whole}, name
-    return held, every
+    return stored_ranges, full
 
 
 def check_maintained(cli: Cli, change: Change, seed: int, turns: int) -> None:
-    """After so many changes, maintained sketches must be those of a fresh capture."""
+    """Check that after `turns` changes the maintained sketches equal freshly captured ones."""
     rng = random.Random(seed)
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
     for _ in range(turns):
         change(cli.workload.parent, rng)
         assert cli.actions() <= {"exact", "none"}
-    assert ranges(cli) == captured_beside(cli, "fresh")
+    assert ranges(cli) == captured_in(cli, "fresh")
 
 
-def actions_by_strict(cli: Cli) -> set[str]:
-    """What maintaining does under policy `strict` after a change, instead of `incremental`."""
+def actions_under_strict(cli: Cli) -> set[str]:
+    """The actions of `maintain` after a change under policy `strict`, instead of `incremental`."""
     cli.edit("incremental", "strict")
     cli.good("capture")
     change(cli.workload.parent, random.Random(2))
@@ -275,13 +279,13 @@ SHIPS = {"lazy": "absorption", "eager": "{kind: absorption, ship: eager, nodes: 
 
 
 def fast_by(ship: str) -> pytest.MarkDecorator:
-    """Parametrizes `provenance`: functions shipped this way, and in `make check` the other."""
+    """Parametrizes `provenance`: this `ship` mode always, the other one in `make check` only."""
     marks = {name: () if name == ship else (pytest.mark.slow,) for name in SHIPS}
     return pytest.mark.parametrize(
         "provenance",
         [
-            pytest.param(said, id=name, marks=(with_diagrams, *marks[name]))
-            for name, said in SHIPS.items()
+            pytest.param(value, id=name, marks=(with_diagrams, *marks[name]))
+            for name, value in SHIPS.items()
         ],
     )
 
@@ -289,8 +293,8 @@ def fast_by(ship: str) -> pytest.MarkDecorator:
 BY_RANKS = "ranks"
 
 
-def asking(cli: Cli, provenance: str, policy: str = "incremental") -> None:
-    """The workload's queries ask for this provenance, under this policy."""
+def set_provenance(cli: Cli, provenance: str, policy: str = "incremental") -> None:
+    """Give all queries of the workload this provenance and policy."""
     cli.edit("policy: incremental", f"policy: {policy}")
     cli.edit("lineage: all", f"provenance: {provenance}, lineage: all")
 
@@ -302,45 +306,45 @@ class Both:
         self.cli = cli
         text = cli.workload.read_text().replace("store: .impctl", f"store: .{BY_RANKS}")
         self.ranks = Cli.over(cli.capsys, cli.workload.parent, text, f"{BY_RANKS}.yaml")
-        asking(cli, provenance)
+        set_provenance(cli, provenance)
 
     def good(self, *arguments: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return tuple(one.good(*arguments).results for one in (self.cli, self.ranks))  # type: ignore[return-value]
 
 
-def check_functions(cli: Cli, names: Iterable[str], condition: str) -> int:
-    """What would go without these links is told from the state, and is what goes by DuckDB; how
-    many rows that is."""
+def check_removals(cli: Cli, names: Iterable[str], condition: str) -> int:
+    """Check that `why --without` reports from the state the rows that DuckDB loses without these
+    links. Returns the number of rows."""
     count = 0
     for name in names:
-        told = cli.one("why", "--query", name, "--without", f"links: {condition}")
-        assert told["by"] == "state", name
-        gone = changed(told)
-        assert gone == gone_by_duckdb(cli, QUERIES[name], condition), name
-        count += gone.total()
+        result = cli.one("why", "--query", name, "--without", f"links: {condition}")
+        assert result["by"] == "state", name
+        removed = change_counts(result)
+        assert removed == removed_by_duckdb(cli, QUERIES[name], condition), name
+        count += removed.total()
     return count
 
 
-def changed(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
-    """The rows of a change, those that came with negative counts."""
+def change_counts(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
+    """The rows of a change with their counts, negative ones for inserted rows."""
     counts: Counter[tuple[object, ...]] = Counter()
     for row in result["rows"]:
-        of = dict(zip(result["columns"], row, strict=True))
-        change, copies = of.pop("_change"), of.pop("_copies")
-        counts[tuple(of.values())] += copies if change == "delete" else -copies
+        values = dict(zip(result["columns"], row, strict=True))
+        change, copies = values.pop("_change"), values.pop("_copies")
+        counts[tuple(values.values())] += copies if change == "delete" else -copies
     return counts
 
 
-def gone_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, ...]]:
-    """The rows that an answer has, less those it has without these links."""
+def removed_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, ...]]:
+    """The rows of the result minus those of the result without these links."""
     with duckdb.connect() as connection:
-        for table, rows in tables_beside(cli).items():
+        for table, rows in all_tables(cli).items():
             connection.register(f"all_{table}", rows)
         connection.execute("CREATE VIEW seeds AS SELECT * FROM all_seeds")
         counts: Counter[tuple[object, ...]] = Counter()
-        for kept, sign in (("true", 1), (f"({condition}) IS NOT TRUE", -1)):
-            text = f"CREATE OR REPLACE VIEW links AS SELECT * FROM all_links WHERE {kept}"
-            connection.execute(text)
+        for selected, sign in (("true", 1), (f"({condition}) IS NOT TRUE", -1)):
+            view = f"CREATE OR REPLACE VIEW links AS SELECT * FROM all_links WHERE {selected}"
+            connection.execute(view)
             for row in connection.execute(sql).fetchall():
                 counts[row] += sign
     return Counter({row: count for row, count in counts.items() if count})
@@ -375,7 +379,7 @@ KEYED = {
     "beside": ENTRY + "SELECT r.t, l.t AS o FROM r JOIN links l ON r.n = l.dst AND l.src = 3 "
     "GROUP BY r.t, l.t HAVING COUNT(*) > 1",
 }
-"""Of accesses below a fixpoint that is keyed."""
+"""Queries whose accesses are below a keyed fixpoint."""
 BARRIER = {
     "not_keyed": "WITH RECURSIVE r(t, n) AS (SELECT t, n FROM seeds "
     "UNION SELECT r.t, l.dst FROM r JOIN links l ON r.t = l.t AND r.n = l.src) "
@@ -383,10 +387,10 @@ BARRIER = {
     "over_all": ENTRY + "SELECT n FROM r GROUP BY n HAVING COUNT(*) < 9",
     "whole": ENTRY + "SELECT t, COUNT(*) AS k FROM r GROUP BY t",
 }
-"""Seeds that are not sketched; groups of several tenants; nothing that leaves tenants out."""
+"""Seeds without a sketch; groups across tenants; no condition that skips tenants."""
 
-KEPT_OF_TENANTS = "mean"
-"""The query whose answer is kept."""
+MATERIALIZED_OF_TENANTS = "mean"
+"""The query with a materialized result."""
 
 
 def some_links_of_tenants(rng: random.Random, count: int) -> pa.Table:
@@ -407,7 +411,7 @@ def some_links_of_tenants(rng: random.Random, count: int) -> pa.Table:
 
 
 def tenants(folder: Path, capsys: Capsys, names: Sequence[str] = (*KEYED, *BARRIER)) -> Cli:
-    """The command line over a workload of these queries."""
+    """A CLI for a workload with these queries."""
     rng = random.Random(3)
     create_table(str(folder / "links"), some_links_of_tenants(rng, LINKS_OF_TENANTS))
     some = [(t, rng.randrange(NODES_OF_TENANTS)) for t in range(0, TENANTS, 3)]
@@ -416,11 +420,11 @@ def tenants(folder: Path, capsys: Capsys, names: Sequence[str] = (*KEYED, *BARRI
     create_table(str(folder / "names"), pa.table({"t": [0, 6], "name": ["a", "b"]}))
     lines = [
         f'  {name}: {{sql: "{sql}", sketch: {{links: t}}, policy: incremental, '
-        f"answer: {str(name == KEPT_OF_TENANTS).lower()}}}"
+        f"answer: {str(name == MATERIALIZED_OF_TENANTS).lower()}}}"
         for name, sql in {**KEYED, **BARRIER}.items()
         if name in names
     ]
     return write_workload(folder, capsys, "t", range(2, TENANTS, 2), lines)
 
 
-change_tenants = changing(some_links_of_tenants, "t", TENANTS)
+change_tenants = link_changes(some_links_of_tenants, "t", TENANTS)

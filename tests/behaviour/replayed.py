@@ -1,19 +1,19 @@
-"""Random commits to a table of whatever columns: what goes comes again, and some come changed.
+"""Random commits to tables with any columns: deleted rows are inserted again, some modified.
 
-Law: all is drawn from the generator given, so that a seed names a run; a table stays about as large
-as it was, and a row that is added has values that the table had in each of its columns, or NULL.
+Law: a seed determines a run, because everything is drawn from the given generator. A table keeps
+about its size, and an inserted row has values that its columns had before, or NULL.
 
-`python -m tests.behaviour.replayed WORKLOAD FOLDER [--batches 50] [--every 10]` keeps the answers
-of the workload's queries in a store below FOLDER, changes its tables (they are written to: give
-copies), maintains after every batch, and prints the results.
+`python -m tests.behaviour.replayed WORKLOAD FOLDER [--batches 50] [--every 10]` materializes the
+results of the workload's queries in a store below FOLDER, changes its tables (they are written to:
+use copies), maintains after every batch, and prints the outcome.
 
-Law: Spark alone says what the answer is: it runs the workload's text over the files of the tables,
-and no part of impctl reads or writes anything for it. Equal are Arrow types, rows as bags (doubles
-within 1e-9), and, where the query has an order, the values it goes by, row by row; of rows that tie
-where a LIMIT cuts, each answer may have others. A table named in the SQL is a file list of Parquet.
+Law: only Spark determines the expected results. It runs the workload's SQL over the Parquet files
+of the tables, without any part of impctl. Results are equal if they have the same Arrow types, the
+same rows as bags (doubles within 1e-9), and, if the query has an ORDER BY, the same sort keys row
+by row. If a LIMIT cuts between tied rows, results may have different ones of them.
 
-Every few batches another process maintains, as after a restart, and removes what is no longer
-needed; the process that ran before continues from there.
+Every few batches another process maintains, as after a restart, and collects garbage. The first
+process continues from there.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from impctl.service.verify import same_rows
 from impctl.workload.models import AnsweredBy, Policy
 
 _SMALL = 100
-"""A table of fewer rows gets no copies once it has grown: joined ones would multiply."""
+"""Smaller tables get no modified copies once they have grown, as joined rows would multiply."""
 
 
 class RandomBatches:
-    """Commits to the table at `path`; about `few` rows go and come with each."""
+    """Commits to the table at `path` that delete and insert about `few` rows each."""
 
     def __init__(self, path: str, rng: Random, few: int) -> None:
         self._path, self._rng = path, rng
         self._first = DeltaTable(path).count()
         self._few = max(1, min(few, self._first // 10))
-        self._gone: pa.Table | None = None
+        self._deleted: pa.Table | None = None
 
     def commit(self) -> None:
-        """Rows that went with the last batch and copies with other values come; others go."""
+        """Insert the rows deleted by the last batch and modified copies; delete other rows."""
         table = DeltaTable(self._path)
-        some = self._some_rows(table)
+        rows = self._some_rows(table)
         is_grown = self._first < _SMALL and table.count() > self._first
-        coming = [] if is_grown else [self._mixed(some)]
-        coming += [] if self._gone is None else [self._gone]
-        self._gone = self._taken(table, some)
-        if coming:
-            write_deltalake(self._path, pa.concat_tables(coming), mode="append")
+        inserted = [] if is_grown else [self._shuffled(rows)]
+        inserted += [] if self._deleted is None else [self._deleted]
+        self._deleted = self._delete_rows(table, rows)
+        if inserted:
+            write_deltalake(self._path, pa.concat_tables(inserted), mode="append")
 
     def _some_rows(self, table: DeltaTable) -> pa.Table:
         """Rows of one row group of one file."""
@@ -80,32 +80,32 @@ class RandomBatches:
         count = min(self._few, group.num_rows)
         return group.take(sorted(self._rng.sample(range(group.num_rows), count)))
 
-    def _taken(self, table: DeltaTable, some: pa.Table) -> pa.Table | None:
-        """What goes: all rows with half of these values of the first column of numbers or texts."""
-        name = next(one.name for one in some.schema if _is_listed(one.type))
-        column = pc.drop_null(some[name])
+    def _delete_rows(self, table: DeltaTable, rows: pa.Table) -> pa.Table | None:
+        """Delete and return the rows with some values of the first integer or string column."""
+        name = next(one.name for one in rows.schema if _is_listed(one.type))
+        column = pc.drop_null(rows[name])
         values = pc.unique(column.slice(0, max(1, self._few // 2))).to_pylist()
         if not values:
             return None
-        wanted = pa.array(values, some.schema.field(name).type)
-        gone = pa.concat_tables(
-            _rows_with(file, name, wanted, some.schema) for file in table.file_uris()
+        deleted_values = pa.array(values, rows.schema.field(name).type)
+        deleted = pa.concat_tables(
+            _rows_with(file, name, deleted_values, rows.schema) for file in table.file_uris()
         )
         listed = ", ".join(map(_literal, values))
         table.delete(f'"{name}" IN ({listed})')
-        return gone
+        return deleted
 
-    def _mixed(self, rows: pa.Table) -> pa.Table:
-        """The rows, with each other's values in some columns, and NULL in others that may."""
+    def _shuffled(self, rows: pa.Table) -> pa.Table:
+        """The rows, with some columns shuffled and some values of nullable columns set to NULL."""
         columns = []
-        for own_field, column in zip(rows.schema, rows.columns, strict=True):
+        for field_, column in zip(rows.schema, rows.columns, strict=True):
             if self._rng.random() < 0.3:
-                places = [*range(len(rows))]
-                self._rng.shuffle(places)
-                column = column.take(places)
-            elif own_field.nullable and self._rng.random() < 0.1:
-                kept = [self._rng.random() < 0.9 for _ in range(len(rows))]
-                column = pc.if_else(pa.array(kept), column, pa.scalar(None, own_field.type))
+                order = [*range(len(rows))]
+                self._rng.shuffle(order)
+                column = column.take(order)
+            elif field_.nullable and self._rng.random() < 0.1:
+                is_kept = [self._rng.random() < 0.9 for _ in range(len(rows))]
+                column = pc.if_else(pa.array(is_kept), column, pa.scalar(None, field_.type))
             columns.append(column)
         return pa.Table.from_arrays(columns, schema=rows.schema)
 
@@ -114,7 +114,7 @@ def _rows_with(file: str, name: str, values: pa.Array, schema: pa.Schema) -> pa.
     """The rows of one file with one of these values in the column."""
     if pa.types.is_integer(values.type):
         return pq.read_table(file, schema=schema, filters=pc.field(name).isin(values))
-    # Arrow compares no views of texts, as files have them.
+    # Arrow cannot compare the string views of the files.
     rows = pq.read_table(file).cast(schema)
     return rows.filter(pc.is_in(rows[name], value_set=values))
 
@@ -130,11 +130,11 @@ def _literal(value: object) -> str:
     return str(value)
 
 
-_WAYS = (AnsweredBy.STATE, AnsweredBy.ENGINE)
+_ANSWERED_BY = (AnsweredBy.STATE, AnsweredBy.ENGINE)
 
 
 class Tally(Struct, dict=True):
-    """What a run came to; `cannot` by query, `wrong` in words."""
+    """The outcome of a run; `cannot` by query, `wrong` as messages."""
 
     queries: int
     batches: int = 0
@@ -149,7 +149,7 @@ class Tally(Struct, dict=True):
     wrong: list[str] = field(default_factory=list)
 
     def told(self) -> Iterator[str]:
-        """Lines for who reads it."""
+        """A summary as lines of text."""
         yield f"{self.queries} queries, {self.batches} batches, {self.restarts} restarts"
         yield f"maintained {dict(self.actions)}"
         yield f"equal {dict(self.equal)}, of these with rows {dict(self.rows)}"
@@ -161,12 +161,12 @@ class Tally(Struct, dict=True):
 
 
 RESTART = 10
-"""Every so many batches another process maintains."""
+"""After this many batches, another process maintains."""
 _COMMAND = "import sys; from impctl.cli.main import main; sys.exit(main())"
 
 
 class Replay:
-    """A workload with a store of its own, whose tables change."""
+    """A workload with a separate store, whose tables change."""
 
     def __init__(self, file: Path, folder: Path, spark: Any, seed: int, few: int) -> None:
         self._file, self._store, self._spark = file, folder / "store", spark
@@ -191,7 +191,7 @@ class Replay:
             yield ctx
 
     def captured(self) -> None:
-        """The first sketches; which queries have none, and why."""
+        """Capture all queries, and record which ones fail and why."""
         with self._ctx() as ctx:
             outcome = capture(ctx, None)
         for failure in outcome.failures:
@@ -199,49 +199,49 @@ class Replay:
         for warning in outcome.warnings:
             if "not kept" in warning:
                 self.tally.cannot[f"{warning.split('`')[1]} (state)"] = warning
-        kept = [one.query for one in outcome.results if isinstance(one, CaptureResult)]
-        self.sketched = [name for name in self.queries if name in kept]
+        captured = [one.query for one in outcome.results if isinstance(one, CaptureResult)]
+        self.sketched = [name for name in self.queries if name in captured]
 
     def batch(self) -> None:
-        """One commit or two to every table, and all queries brought up to date, by another process
-        now and then."""
+        """Commit once or twice to every table, then maintain all queries, sometimes in another
+        process."""
         self.tally.batches += 1
         for batches in self._batches:
             batches.commit()
         if self.tally.batches % RESTART == 0:
             self.tally.restarts += 1
-            which = [part for name in self.sketched for part in ("--query", name)]
-            document = self._command("maintain", *which, "--policy", "incremental")
+            names = [part for name in self.sketched for part in ("--query", name)]
+            document = self._command("maintain", *names, "--policy", "incremental")
             for result in document["results"]:
                 self.tally.actions[result["action"]] += 1
             if not document["ok"]:
-                self._command("maintain", *which, "--policy", "auto")
+                self._command("maintain", *names, "--policy", "auto")
             self._command("gc", "--keep", "1")
             return
         with self._ctx(Policy.INCREMENTAL) as ctx:
             outcome = maintain(ctx, self.sketched)
-        left = [one.query for one in outcome.failures if one.query is not None]
+        failed = [one.query for one in outcome.failures if one.query is not None]
         for failure in outcome.failures:
             self.tally.actions[f"{failure.query} not by the engine ({failure.error.code})"] += 1
         for result in outcome.results:
             assert isinstance(result, MaintainResult)
             self.tally.actions[result.action] += 1
-        if left:
+        if failed:
             with self._ctx(Policy.AUTO) as ctx:
-                outcome = maintain(ctx, left)
+                outcome = maintain(ctx, failed)
             assert not outcome.failures, outcome.failures
 
     def _command(self, name: str, *words: str) -> dict[str, Any]:
-        """The document of a process of its own."""
+        """The JSON document of a separate process."""
         command = [name, str(self._file), "--store", str(self._store), "--json", *words]
-        called = [sys.executable, "-P", "-c", _COMMAND, *command]
-        ran = subprocess.run(called, capture_output=True, text=True, check=False)
+        arguments = [sys.executable, "-P", "-c", _COMMAND, *command]
+        ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
         assert ran.returncode in (0, 7), ran.stderr
         document: dict[str, Any] = json.loads(ran.stdout)
         return document
 
     def compare(self) -> None:
-        """Every query by state and by the engine, against Spark."""
+        """Compare the results of every query from the state and by the engine with Spark's."""
         for table, path in self._paths.items():
             frame = self._spark.read.parquet(*DeltaTable(path).file_uris())
             frame.createOrReplaceTempView(table)
@@ -252,14 +252,14 @@ class Replay:
             except ImpctlError as error:
                 self.tally.cannot[f"{name} (not read)"] = error.message
                 continue
-            watch = time.monotonic()
-            wanted = self._sparks(prepared)
-            self.tally.milliseconds["spark"] += round(1000 * (time.monotonic() - watch))
-            for by in _WAYS if name in self.sketched else _WAYS[1:]:
-                self._compare(name, by, prepared, wanted)
+            started = time.monotonic()
+            expected = self._sparks(prepared)
+            self.tally.milliseconds["spark"] += round(1000 * (time.monotonic() - started))
+            for by in _ANSWERED_BY if name in self.sketched else _ANSWERED_BY[1:]:
+                self._compare(name, by, prepared, expected)
 
     def _sparks(self, prepared: PreparedQuery) -> pa.Table | None:
-        """What Spark answers; None where it fails."""
+        """Spark's result; None if it fails."""
         from pyspark.errors import PySparkException
 
         try:
@@ -268,7 +268,7 @@ class Replay:
             return None
 
     def _compare(
-        self, name: str, by: AnsweredBy, prepared: PreparedQuery, wanted: pa.Table | None
+        self, name: str, by: AnsweredBy, prepared: PreparedQuery, expected: pa.Table | None
     ) -> None:
         tally, label = self.tally, f"{name} ({by})"
         try:
@@ -282,23 +282,23 @@ class Replay:
             tally.cannot.setdefault(label, error.message)
             return
         except (EvaluationError, NotExactError) as error:
-            known = tally.both_fail if wanted is None else tally.unsure
-            known[f"{label}: {error.code}"] += 1
+            failures = tally.both_fail if expected is None else tally.unsure
+            failures[f"{label}: {error.code}"] += 1
             return
         tally.milliseconds[str(by)] += round(result.elapsed_ms)
-        if wanted is None:
+        if expected is None:
             tally.wrong.append(f"{label} after {tally.batches} batches: Spark fails, this does not")
             return
-        difference = differ(prepared, result.answer, wanted)
+        difference = differ(prepared, result.answer, expected)
         if difference:
             tally.wrong.append(f"{label} after {tally.batches} batches: {difference}")
             return
         tally.equal[str(by)] += 1
-        tally.rows[str(by)] += bool(len(wanted))
+        tally.rows[str(by)] += bool(len(expected))
 
 
-def copy_with(source: Path, folder: Path) -> Path:
-    """A copy of the workload file beside it, whose queries keep their answers."""
+def copy_workload(source: Path, folder: Path) -> Path:
+    """Copy the workload file beside itself, with materialized results for all queries."""
     folder.mkdir(parents=True, exist_ok=True)
     text = source.read_text(encoding="utf-8")
     assert "\nqueries:\n" in text
@@ -309,57 +309,58 @@ def copy_with(source: Path, folder: Path) -> Path:
     return copy
 
 
-def spark_by_hand() -> Any:
-    """The session of a replay that is run from the command line."""
+def spark_session() -> Any:
+    """A Spark session for a replay started from the command line."""
     from impctl.spark.session import SparkSettings, open_session
 
     conf = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
     return open_session(SparkSettings("local[2]", conf))
 
 
-def differ(prepared: PreparedQuery, result: pa.Table, wanted: pa.Table) -> str:
-    """In which way two answers of the query differ; empty where they do not."""
-    types = [[one.type for one in table.schema] for table in (result, wanted)]
+def differ(prepared: PreparedQuery, result: pa.Table, expected: pa.Table) -> str:
+    """How two results of the query differ; empty if they do not."""
+    types = [[one.type for one in table.schema] for table in (result, expected)]
     if types[0] != types[1]:
         return f"types {types[0]}, not {types[1]}"
-    mine, theirs = rows_of(result), rows_of(wanted)
+    ours, theirs = rows_of(result), rows_of(expected)
     keys, is_cut = _order(prepared)
-    if keys and not _same_list(mine, theirs, keys):
-        return f"order: {_shown(mine)}, not {_shown(theirs)}"
-    if same_rows(mine, theirs):
+    if keys and not _same_list(ours, theirs, keys):
+        return f"order: {_shown(ours)}, not {_shown(theirs)}"
+    if same_rows(ours, theirs):
         return ""
-    if not is_cut or not keys or len(mine) != len(theirs) or not mine:
-        return f"rows: {_shown(mine)}, not {_shown(theirs)}"
-    # Of the rows that tie with the last one any may be there.
-    last = [[row[at] for at in keys] for row in (mine[-1],)]
+    if not is_cut or not keys or len(ours) != len(theirs) or not ours:
+        return f"rows: {_shown(ours)}, not {_shown(theirs)}"
+    # Any of the rows that tie with the last one may be in a result.
+    last = [[row[index] for index in keys] for row in (ours[-1],)]
     inner = [
-        [row for row in rows if not same_rows([[row[at] for at in keys]], last)]
-        for rows in (mine, theirs)
+        [row for row in rows if not same_rows([[row[index] for index in keys]], last)]
+        for rows in (ours, theirs)
     ]
-    return "" if same_rows(*inner) else f"rows: {_shown(mine)}, not {_shown(theirs)}"
+    return "" if same_rows(*inner) else f"rows: {_shown(ours)}, not {_shown(theirs)}"
 
 
 def _order(prepared: PreparedQuery) -> tuple[list[int], bool]:
-    """Places of the columns that the answer is ordered by, from the first, as far as they are put
-    out; and whether it is cut."""
+    """Positions of the leading sort keys that are output columns, and whether the result is
+    limited."""
     ending = answer_plan(prepared.planned).ending
-    places = []
+    positions = []
     shown = [one.expr for one in ending.outputs]
     for key in ending.order:
         if key.expr not in shown:
-            return places, False
-        places.append(shown.index(key.expr))
-    return places, ending.is_cut
+            return positions, False
+        positions.append(shown.index(key.expr))
+    return positions, ending.is_cut
 
 
 Rows = Sequence[Sequence[Any]]
 
 
-def _same_list(mine: Rows, theirs: Rows, keys: Sequence[int]) -> bool:
-    """Whether rows have the same values of the columns they are ordered by, one by one."""
-    pairs = zip(mine, theirs, strict=False)
-    return len(mine) == len(theirs) and all(
-        same_rows([[one[at] for at in keys]], [[other[at] for at in keys]]) for one, other in pairs
+def _same_list(ours: Rows, theirs: Rows, keys: Sequence[int]) -> bool:
+    """Whether the rows have the same sort keys, one by one."""
+    pairs = zip(ours, theirs, strict=False)
+    return len(ours) == len(theirs) and all(
+        same_rows([[one[index] for index in keys]], [[other[index] for index in keys]])
+        for one, other in pairs
     )
 
 
@@ -378,10 +379,10 @@ def replayed(
     few: int = 40,
     tell: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """The tally of so many batches; answers are compared after every few and at the end, and
-    `tell` hears of each time."""
+    """The tally after this many batches. Results are compared after `every` batches and at the end,
+    with a call of `tell` each time."""
     number = 0
-    file = copy_with(source, folder)
+    file = copy_workload(source, folder)
     try:
         replay = Replay(file, folder, spark, seed, few)
         replay.captured()
@@ -399,7 +400,7 @@ def replayed(
 
 
 def main() -> None:
-    """Replay as the command line says, and print what came of it each time it is compared."""
+    """Replay as the command line says, and print the tally after each comparison."""
     parser = ArgumentParser()
     parser.add_argument("source", metavar="workload", type=Path)
     parser.add_argument("folder", type=Path)
@@ -407,12 +408,12 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--few", type=int, default=40, help="rows of a change, about")
-    asked = vars(parser.parse_args())
-    done = replayed(spark=spark_by_hand(), tell=_printed, **asked)
-    sys.exit(bool(done.wrong))
+    arguments = vars(parser.parse_args())
+    tally = replayed(spark=spark_session(), tell=_print_tally, **arguments)
+    sys.exit(bool(tally.wrong))
 
 
-def _printed(tally: Tally) -> None:
+def _print_tally(tally: Tally) -> None:
     sys.stdout.write("\n".join(tally.told()) + "\n\n")
     sys.stdout.flush()
 

@@ -72,8 +72,8 @@ class Case(Struct, frozen=True):
         return {access: result.attribute for access, result in self.partitions.items()}
 
 
-class Asked(Struct, frozen=True):
-    """A plan to be answered over the tables before the batch or after it, and its sketches."""
+class Request(Struct, frozen=True):
+    """A plan to run over the tables before or after the batch, and its sketches."""
 
     plan: Plan
     is_after: bool
@@ -81,7 +81,7 @@ class Asked(Struct, frozen=True):
 
 
 class SparkTally(Struct, dict=True):
-    """What a run of cases came to; every case ends in one of the first five."""
+    """The outcome of a run of cases; each case counts in one of the first five."""
 
     cases: int = 0
     refused: int = 0
@@ -94,11 +94,11 @@ class SparkTally(Struct, dict=True):
     barriers: int = 0
     tied: int = 0
     undecided: list[int] = field(default_factory=list)
-    """Cases with several right answers, of which the search found no way to the one given."""
+    """Cases with several correct results, where the search did not find the given one."""
 
 
 class WrongAnswerError(AssertionError):
-    """A sketch that changed what Spark answers."""
+    """A sketch changed Spark's result."""
 
 
 def make_case(seed: int) -> Case:
@@ -107,25 +107,25 @@ def make_case(seed: int) -> Case:
     root = wide_plan(rng)
     captured = apply_rules(root)
     asked = apply_rules(with_other_constants(rng, root, narrower=rng.random() < 0.7))
-    few = rng.random() < 0.7
+    has_few_groups = rng.random() < 0.7
     before = {
         name: _few_groups(rng, name)
-        if few and rng.random() < 0.5
-        else _rows(rng, name, few_groups=few)
+        if has_few_groups and rng.random() < 0.5
+        else _rows(rng, name, few_groups=has_few_groups)
         for name in TABLES
     }
     changes = {name: _changes(rng, name, rows) for name, rows in before.items()}
     after = {name: _changed(rows, changes[name]) for name, rows in before.items()}
     scans = root.scans
-    chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
+    sketched = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
     partitions = {}
-    for scan in chosen:
+    for scan in sketched:
         name, values = random_partition(rng, scan)
         column = next(column for column in TABLES[scan.table] if column.name == name)
         boundaries = tuple(_canonical(value, column.type.scale) for value in values)
         partitions[scan.access] = RangePartition(scan.table, name, column.type, boundaries)
-    ever = {name: before[name] + after[name] for name in TABLES}
-    facts = _checked(rng, _facts(rng, ever), ever)
+    all_rows = {name: before[name] + after[name] for name in TABLES}
+    facts = _checked(rng, _facts(rng, all_rows), all_rows)
     return Case(captured, asked, before, changes, after, partitions, tuple(facts))
 
 
@@ -138,27 +138,27 @@ def _canonical(value: Value, scale: int) -> BoundaryValue:
 
 
 def _changes(rng: Random, table: str, rows: Rows) -> list[tuple[dict[str, Value], int]]:
-    """Deleted and inserted rows, a deleted one that comes back too; now and then none."""
+    """Deleted and inserted rows, sometimes a deleted one inserted again, sometimes none."""
     if rng.random() < 0.25:
         return []
-    gone = rng.sample(rows, min(len(rows), rng.randint(0, 3)))
-    came = rng.sample(_rows(rng, table, few_groups=True), 2) if rng.random() < 0.8 else []
-    back = [row for row in gone if rng.random() < 0.2]
-    changes = [(row, -1) for row in gone] + [(row, 1) for row in (*came, *back)]
+    deleted = rng.sample(rows, min(len(rows), rng.randint(0, 3)))
+    inserted = rng.sample(_rows(rng, table, few_groups=True), 2) if rng.random() < 0.8 else []
+    reinserted = [row for row in deleted if rng.random() < 0.2]
+    changes = [(row, -1) for row in deleted] + [(row, 1) for row in (*inserted, *reinserted)]
     rng.shuffle(changes)
     return changes
 
 
 def _changed(rows: Rows, changes: Sequence[tuple[dict[str, Value], int]]) -> Rows:
-    left = list(rows)
+    rows_after = list(rows)
     for row, weight in changes:
         if weight < 0:
-            left.pop(next(at for at, other in enumerate(left) if other is row))
-    return left + [row for row, weight in changes if weight > 0]
+            rows_after.pop(next(index for index, other in enumerate(rows_after) if other is row))
+    return rows_after + [row for row, weight in changes if weight > 0]
 
 
 def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
-    """Judge, fill, carry and compare one case; WrongAnswerError where a sketch loses something."""
+    """Judge, load, maintain and compare one case; WrongAnswerError if a sketch loses rows."""
     case = make_case(seed)
     tally.cases += 1
     query = Query("", case.captured)
@@ -167,29 +167,29 @@ def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
     if not verdict.safe:
         tally.refused += 1
         return
-    kept = carried_verdict(verdict, replace(query, root=core), case.sketched)
-    way = plan_maintenance(core, verdict, kept, case.partitions)
-    if way.compiled is None:
+    carried = carried_verdict(verdict, replace(query, root=core), case.sketched)
+    maintenance = plan_maintenance(core, verdict, carried, case.partitions)
+    if maintenance.compiled is None:
         tally.unmaintained += 1
         return
     try:
-        first, second = _maintained(MaintainedQuery(way.compiled), case)
+        first, second = _maintained(MaintainedQuery(maintenance.compiled), case)
     except ImpctlError:
         tally.failed += 1
         return
-    tally.checked += any(fact in kept.facts for fact in case.facts)
-    tally.barriers += bool(kept.barrier_positions)
-    asked = [Asked(case.captured, False, first), Asked(case.captured, True, second)]
+    tally.checked += any(fact in carried.facts for fact in case.facts)
+    tally.barriers += bool(carried.barrier_positions)
+    requests = [Request(case.captured, False, first), Request(case.captured, True, second)]
     reuse = check_reuse(Query("", case.asked), query, case.sketched, case.facts)
     if case.asked != case.captured and reuse.allowed:
         tally.reused += 1
-        there = {reuse.accesses[access]: result for access, result in second.items()}
-        asked.append(Asked(case.asked, True, there))
-    _compare(spark, seed, case, asked, verdict, tally)
+        remapped = {reuse.accesses[access]: result for access, result in second.items()}
+        requests.append(Request(case.asked, True, remapped))
+    _compare(spark, seed, case, requests, verdict, tally)
 
 
 def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketches]:
-    """The sketches of the first rows, and those after the batch."""
+    """The sketches before and after the batch."""
     read = {scan.table for scan in case.captured.scans}
     session.load((name, _arrow(name, case.before[name])) for name in sorted(read))
     first = session.ranges()
@@ -198,7 +198,7 @@ def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketche
 
 
 def _step(session: MaintainedQuery, case: Case, read: Iterable[str]) -> None:
-    """The batch."""
+    """Process the batch."""
     changes = {}
     for name in sorted(read):
         if case.changes[name]:
@@ -212,21 +212,29 @@ def _arrow(table: str, rows: Rows) -> pa.Table:
 
 
 def _compare(
-    spark: Any, seed: int, case: Case, asked: Sequence[Asked], verdict: Verdict, tally: SparkTally
+    spark: Any,
+    seed: int,
+    case: Case,
+    requests: Sequence[Request],
+    verdict: Verdict,
+    tally: SparkTally,
 ) -> None:
     answers = [
-        [_sparks(spark, case, part, Random(seed)) for part in (replace(one, sketches={}), one)]
-        for one in asked
+        [
+            _spark_result(spark, case, part, Random(seed))
+            for part in (replace(one, sketches={}), one)
+        ]
+        for one in requests
     ]
-    if all(whole is None for whole, _ in answers):
+    if all(expected is None for expected, _ in answers):
         tally.failed += 1
         return
     tally.judged += 1
-    for at, (one, (whole, result)) in enumerate(zip(asked, answers, strict=True)):
-        if whole is None:
+    for index, (one, (expected, result)) in enumerate(zip(requests, answers, strict=True)):
+        if expected is None:
             continue
         tally.compared += 1
-        if result is not None and _are_same(result, whole, one.plan):
+        if result is not None and _are_same(result, expected, one.plan):
             continue
         if result is not None and verdict.ties is not None:
             tally.tied += 1
@@ -234,28 +242,30 @@ def _compare(
             if not _is_an_answer(result, one.plan, tables, Random(seed)):
                 tally.undecided.append(seed)
             continue
-        raise WrongAnswerError(f"seed {seed}, part {at}, {one.sketches}: {result}, not {whole}")
+        raise WrongAnswerError(
+            f"seed {seed}, part {index}, {one.sketches}: {result}, not {expected}"
+        )
 
 
-def _sparks(spark: Any, case: Case, asked: Asked, rng: Random) -> pa.Table | None:
-    """What Spark answers over sketched accesses cut by their predicates; None where it fails."""
+def _spark_result(spark: Any, case: Case, request: Request, rng: Random) -> pa.Table | None:
+    """Spark's result with sketched accesses filtered by their predicates; None if it fails."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    plan, views, entries = asked.plan, {}, [_tables(case)]
-    for at, scan in enumerate(plan.scans):
-        views[scan.access] = f"{scan.table}{int(asked.is_after)}"
-        result = asked.sketches.get(scan.access)
+    plan, views, entries = request.plan, {}, [_tables(case)]
+    for index, scan in enumerate(plan.scans):
+        views[scan.access] = f"{scan.table}{int(request.is_after)}"
+        result = request.sketches.get(scan.access)
         if result is not None:
             chosen = range_filter(
                 result, case.partitions[scan.access], limit=rng.choice((1, 2, 32))
             )
             condition = filter_condition(chosen).sql(DIALECT)
-            entries.append(f"cut{at} AS (SELECT * FROM {views[scan.access]} WHERE {condition})")
-            views[scan.access] = f"cut{at}"
-    text = f"WITH {', '.join(entries)} SELECT * FROM ({render_plan(plan, views)})"
+            entries.append(f"cut{index} AS (SELECT * FROM {views[scan.access]} WHERE {condition})")
+            views[scan.access] = f"cut{index}"
+    sql = f"WITH {', '.join(entries)} SELECT * FROM ({render_plan(plan, views)})"
     try:
-        return spark.sql(text).toArrow()
+        return spark.sql(sql).toArrow()
     except (PySparkException, Py4JError):
         return None
 
@@ -265,7 +275,7 @@ def _double(value: float) -> object:
 
 
 def _tables(case: Case) -> str:
-    """The tables that are read, before the batch and after it, as the start of a WITH."""
+    """WITH entries of the tables that are read, before and after the batch."""
     read = sorted({scan.table for scan in case.captured.scans})
     return ", ".join(
         f"{name}{int(is_after)} AS ({_values(name, rows[name])})"
@@ -294,17 +304,17 @@ def _cell(value: Value, kind: str) -> str:
 def _is_an_answer(
     answer: pa.Table, plan: Plan, tables: Tables, rng: Random, tries: int = _TIES
 ) -> bool:
-    """Whether some way of breaking ties gives this answer over the whole tables."""
-    given, ties = Counter(_plain(row, plan) for row in _listed(answer, plan)), TieBreaks(rng)
+    """Whether some way of breaking ties gives this result over the full tables."""
+    expected, ties = Counter(_plain(row, plan) for row in _listed(answer, plan)), TieBreaks(rng)
     try:
-        ways = (evaluate(plan, tables, None, ties.at_random) for _ in range(tries))
-        return any(Counter(_plain(row, plan) for row in rows) == given for rows in ways)
+        alternatives = (evaluate(plan, tables, None, ties.at_random) for _ in range(tries))
+        return any(Counter(_plain(row, plan) for row in rows) == expected for rows in alternatives)
     except ReferenceFailure:
         return False
 
 
 def _plain(row: Sequence[Any], plan: Plan) -> tuple[object, ...]:
-    """The row in one form, whether it is Spark's or the reference's."""
+    """The row in a common form for Spark and the reference."""
     kinds = [attribute.type for attribute in plan.attributes]
     return tuple(
         None if value is None else _cast_text(value, kind)
@@ -324,11 +334,11 @@ def _cast_text(value: Value, kind: Any) -> object:
 
 _NEAR = 1e-9
 _WAYS_OF_TIES = 20_000
-"""Ways of breaking ties that are tried before an answer counts as wrong."""
+"""Ways of breaking ties that are tried before a result counts as wrong."""
 
 
 class AnswerTally(Struct, dict=True):
-    """What a run came to: `kept` beside a sketch, `run` once, `ordered`; and other ends."""
+    """The outcome of a run: `kept` with a sketch, `run` once, `ordered`, and failures."""
 
     cases: int = 0
     blocked: int = 0
@@ -341,15 +351,15 @@ class AnswerTally(Struct, dict=True):
     both_failed: int = 0
     tied: int = 0
     unnoticed: list[int] = field(default_factory=list)
-    """Cases where Spark fails and the engine, which computes less, does not."""
+    """Cases where Spark fails, but the engine does not, because it computes less."""
 
 
 class NotSparksAnswerError(AssertionError):
-    """An answer that is not Spark's."""
+    """A result differs from Spark's."""
 
 
 def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
-    """Compare one case; WrongAnswerError where the engine answers otherwise."""
+    """Compare one case; NotSparksAnswerError if the engine's result differs."""
     case, rng = make_case(seed), Random(f"order {seed}")
     tally.cases += 1
     root, is_ordered = _ordered(rng, case.captured)
@@ -360,16 +370,16 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
     except BlockedError:
         tally.blocked += 1
         return
-    wanted = _sparks(spark, case, Asked(root, True, {}), rng)
+    expected = _spark_result(spark, case, Request(root, True, {}), rng)
     result = {"one run": _by_run(answer, once, case), "kept": _by_state(query, answer, case)}
     for way, table in result.items():
         if table is None:
             continue
         if isinstance(table, ImpctlError):
-            tally.both_failed += wanted is None
-            tally.engine_failed += wanted is not None
+            tally.both_failed += expected is None
+            tally.engine_failed += expected is not None
             continue
-        if wanted is None:
+        if expected is None:
             tally.spark_failed += 1
             tally.unnoticed.append(seed)
             continue
@@ -377,11 +387,11 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
         tally.kept += way == "kept"
         tally.ordered += is_ordered
         tally.rows += len(table)
-        _compare_answers(table, wanted, root, case, f"seed {seed}, {way}", is_ordered, tally)
+        _compare_answers(table, expected, root, case, f"seed {seed}, {way}", is_ordered, tally)
 
 
 def _ordered(rng: Random, plan: Plan) -> tuple[Plan, bool]:
-    """The plan as it is, or brought in an order in which only equal rows tie, and cut."""
+    """The plan itself, or sorted so that only equal rows tie, possibly with a limit."""
     attributes = list(plan.attributes)
     kinds = {attribute.type.kind for attribute in attributes if attribute.type is not None}
     if not attributes or Kind.NULL in kinds or rng.random() < 0.4:
@@ -410,7 +420,7 @@ def _by_run(answer: AnswerPlan, compiled: Dataflow, case: Case) -> pa.Table | Im
 
 
 def _by_state(query: Query, answer: AnswerPlan, case: Case) -> pa.Table | ImpctlError | None:
-    """From the rows kept beside a sketch over the batch; None where there is no such."""
+    """The result from materialized rows, maintained over the batch; None if there are none."""
     verdict = check_safety(query, case.sketched, case.facts)
     if not verdict.safe:
         return None
@@ -433,7 +443,7 @@ def _by_state(query: Query, answer: AnswerPlan, case: Case) -> pa.Table | Impctl
 
 def _compare_answers(
     result: pa.Table,
-    wanted: pa.Table,
+    expected: pa.Table,
     root: Plan,
     case: Case,
     label: str,
@@ -441,37 +451,39 @@ def _compare_answers(
     tally: AnswerTally,
 ) -> None:
     if root.attributes:
-        types = [[field.type for field in table.schema] for table in (result, wanted)]
+        types = [[field.type for field in table.schema] for table in (result, expected)]
         if types[0] != types[1]:
             raise NotSparksAnswerError(f"{label}: types {types[0]}, not {types[1]}")
-    if _are_same(result, wanted, root, is_ordered=is_ordered):
+    if _are_same(result, expected, root, is_ordered=is_ordered):
         return
     if not _is_an_answer(result, root, case.after, Random(label), _WAYS_OF_TIES):
-        raise NotSparksAnswerError(f"{label}: {result}, not {wanted}: {root}")
+        raise NotSparksAnswerError(f"{label}: {result}, not {expected}: {root}")
     tally.tied += 1
 
 
-def _are_same(result: pa.Table, wanted: pa.Table, plan: Plan, *, is_ordered: bool = False) -> bool:
-    """Whether two answers of the plan have the same rows, doubles within 1e-9."""
-    mine, theirs = _listed(result, plan), _listed(wanted, plan)
+def _are_same(
+    result: pa.Table, expected: pa.Table, plan: Plan, *, is_ordered: bool = False
+) -> bool:
+    """Whether two results of the plan have the same rows, doubles within 1e-9."""
+    ours, theirs = _listed(result, plan), _listed(expected, plan)
     if not is_ordered:
-        mine, theirs = sorted(mine, key=repr), sorted(theirs, key=repr)
-    return len(mine) == len(theirs) and all(map(_same, mine, theirs))
+        ours, theirs = sorted(ours, key=repr), sorted(theirs, key=repr)
+    return len(ours) == len(theirs) and all(map(_same, ours, theirs))
 
 
 def _listed(table: pa.Table, plan: Plan) -> list[tuple[Any, ...]]:
-    """The rows, of no column where the plan has none; doubles have the nine digits they are sorted
-    by."""
+    """The rows as tuples, empty if the plan has no columns. Doubles are rounded to the nine digits
+    they are sorted by."""
     if not plan.attributes:
         return [()] * len(table)
     rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return [tuple(_double(v) if isinstance(v, float) else v for v in row) for row in rows]
 
 
-def _same(mine: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
+def _same(ours: tuple[object, ...], theirs: tuple[object, ...]) -> bool:
     return all(
         math.isclose(a, b, rel_tol=_NEAR, abs_tol=_NEAR)
         if isinstance(a, float) and isinstance(b, float)
         else a == b
-        for a, b in zip(mine, theirs, strict=True)
+        for a, b in zip(ours, theirs, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What an attack on soundness once found, kept from coming back; queries that fail in a part."""
+"""Regression tests of soundness attacks, and queries that fail on part of the rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def decimals(scale: int, *values: str) -> pa.Array:
     return pa.array([Decimal(value) for value in values], pa.decimal128(38, scale))
 
 
-def opened(folder: Path, capsys: Capsys, sql: str, zone: str = "UTC", tables: str = "t") -> Cli:
+def sketch_cli(folder: Path, capsys: Capsys, sql: str, zone: str = "UTC", tables: str = "t") -> Cli:
     return Cli.asking(
         capsys,
         folder,
@@ -80,11 +80,11 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any] | str]] = {
 
 @pytest.mark.spark
 @pytest.mark.parametrize("case", CASES)
-def test_once_wrong_now_sound(case: str, tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+def test_fixed_attacks(case: str, tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     sql, rows, change = CASES[case]
     table = str(tmp_path / "t")
     create_table(table, pa.table(rows))
-    cli = opened(tmp_path, capsys, sql)
+    cli = sketch_cli(tmp_path, capsys, sql)
     cli.good("capture")
     if isinstance(change, str):
         DeltaTable(table).delete(change)
@@ -95,22 +95,22 @@ def test_once_wrong_now_sound(case: str, tmp_path: Path, capsys: Capsys, spark: 
 
 
 @pytest.mark.spark
-def test_another_zone_is_another_definition(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+def test_zone_is_part_of_the_definition(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     create_table(str(tmp_path / "t"), pa.table({"g": ["A"], "v": [1]}))
     sql = "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 0"
-    opened(tmp_path, capsys, sql).good("capture")
-    moved = opened(tmp_path, capsys, sql, zone="America/New_York")
+    sketch_cli(tmp_path, capsys, sql).good("capture")
+    moved = sketch_cli(tmp_path, capsys, sql, zone="America/New_York")
     assert moved("maintain", "--policy", "incremental").refusal == (7, "definition_changed")
 
 
 @pytest.mark.spark
-def test_touch_is_for_a_table_alone(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
-    """With a join the other table's changes matter too, and touch does not see them."""
+def test_no_touch_with_a_join(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+    """With a join, changes of the other table matter, and touch mode does not see them."""
     create_table(str(tmp_path / "t"), pa.table({"g": ["A", "B", "C"]}))
     create_table(str(tmp_path / "u"), pa.table({"g": ["A"], "v": [20]}))
     call = "MEDIAN(u.v)"
     sql = f"SELECT t.g, {call} m FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING {call} > 10"
-    cli = opened(tmp_path, capsys, sql, tables="tu")
+    cli = sketch_cli(tmp_path, capsys, sql, tables="tu")
     assert cli.one("capture")["mode"] == "recapture"
     write_deltalake(str(tmp_path / "u"), pa.table({"g": ["C"], "v": [30]}), mode="append")
     assert cli.actions() == {"recapture"}
@@ -118,14 +118,12 @@ def test_touch_is_for_a_table_alone(tmp_path: Path, capsys: Capsys, spark: Any) 
 
 
 @pytest.mark.spark
-def test_a_state_that_could_not_be_filled_is_named(
-    tmp_path: Path, capsys: Capsys, spark: Any
-) -> None:
-    """More values tie than the engine keeps apart, so every change means a recapture."""
+def test_failed_state_build_is_reported(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+    """Too many values tie for the engine, so every change needs a recapture."""
     rows = {"g": ["A"] * 65, "k": [1] * 65, "v": list(range(65))}
     create_table(str(tmp_path / "t"), pa.table(rows))
     sql = "SELECT g, MAX_BY(v, k) m FROM t GROUP BY g HAVING MAX_BY(v, k) >= 0"
-    cli = opened(tmp_path, capsys, sql)
+    cli = sketch_cli(tmp_path, capsys, sql)
     assert cli.one("capture")["mode"] == "recapture"
     write_deltalake(str(tmp_path / "t"), pa.table({"g": ["B"], "k": [1], "v": [1]}), mode="append")
     ran = cli("maintain", "--policy", "incremental")
@@ -159,7 +157,7 @@ READERS_PARTITIONS = {
 }
 
 
-READ: list[tuple[str, str, list[Any]]] = [
+SPARK_SEMANTICS: list[tuple[str, str, list[Any]]] = [
     (
         "SELECT c.g, COUNT(*) n FROM a CROSS JOIN b RIGHT JOIN c ON b.k = c.k"
         " GROUP BY c.g ORDER BY n DESC, c.g LIMIT 1",
@@ -195,7 +193,7 @@ READ: list[tuple[str, str, list[Any]]] = [
     ("SELECT cmd FROM t WHERE n > 2", "{t: cmd}", [["run !"]]),
     ("SELECT cmd FROM t WHERE cmd LIKE 'run $%' AND n < 2", "{t: cmd}", [["run ${x}"]]),
 ]
-"""Queries, their sketch, and the rows Spark gives."""
+"""Queries, their sketches, and the rows that Spark returns."""
 
 
 Opened = Callable[..., Cli]
@@ -206,7 +204,7 @@ def opened_for_readers(tmp_path: Path, capsys: Capsys, spark: Any) -> Opened:
     def open_with(*queries: tuple[str, str]) -> Cli:
         for name, columns in TABLES.items():
             create_table(str(tmp_path / name), pa.table(columns))
-        asked = {
+        definitions = {
             f"q{number}": {"sql": sql, "sketch": yaml.safe_load(sketch)}
             for number, (sql, sketch) in enumerate(queries)
         }
@@ -214,16 +212,16 @@ def opened_for_readers(tmp_path: Path, capsys: Capsys, spark: Any) -> Opened:
             table: {name: {"boundaries": values} for name, values in ranges.items()}
             for table, ranges in READERS_PARTITIONS.items()
         }
-        return Cli.asking(capsys, tmp_path, asked, TABLES.keys(), partitions=partitions)
+        return Cli.asking(capsys, tmp_path, definitions, TABLES.keys(), partitions=partitions)
 
     return open_with
 
 
 @pytest.mark.spark
-def test_read_as_spark_reads_it(opened_for_readers: Opened) -> None:
-    cli = opened_for_readers(*(query[:2] for query in READ)).captured()
+def test_sql_semantics_of_spark(opened_for_readers: Opened) -> None:
+    cli = opened_for_readers(*(query[:2] for query in SPARK_SEMANTICS)).captured()
     assert all(result["covers"] for result in cli.good("verify").results)
-    for number, (sql, _, rows) in enumerate(READ):
+    for number, (sql, _, rows) in enumerate(SPARK_SEMANTICS):
         assert sorted(cli.one("query", "--query", f"q{number}")["rows"]) == rows, sql
 
 
@@ -255,11 +253,11 @@ def test_read_as_spark_reads_it(opened_for_readers: Opened) -> None:
         ),
     ],
 )
-def test_refused_by_name(opened_for_readers: Opened, sql: str, sketch: str, code: str) -> None:
+def test_unsupported(opened_for_readers: Opened, sql: str, sketch: str, code: str) -> None:
     assert opened_for_readers((sql, sketch))("capture").refusal == (3, code)
 
 
-BELOW_A_TOP = (
+FILTERED_TOP = (
     "SELECT q.g FROM (SELECT t.g, u.x FROM t JOIN u ON t.k = u.k ORDER BY u.x LIMIT 2) q "
     "WHERE q.g <> 'Z'"
 )
@@ -269,12 +267,12 @@ BELOW_A_TOP = (
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("join", ["spark", "spark_unfiltered"])
-def test_a_barrier_above_keeps_in_mind_which_sides_are_distant(
+def test_distant_sides_below_a_barrier(
     join: str, tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     create_table(str(tmp_path / "t"), pa.table({"g": ["A", "B", "C"], "k": [1, 2, 3]}))
     create_table(str(tmp_path / "u"), pa.table({"k": [1, 2, 3], "x": [10, 20, 30]}))
-    query = {"sql": BELOW_A_TOP, "sketch": {"t": "g"}, "join": join}
+    query = {"sql": FILTERED_TOP, "sketch": {"t": "g"}, "join": join}
     partitions = {"t": {"g": {"boundaries": ["B", "C"]}}}
     cli = Cli.asking(capsys, tmp_path, {"q": query}, "tu", partitions=partitions)
     assert cli.one("capture")["mode"] == "exact"
@@ -286,11 +284,11 @@ def test_a_barrier_above_keeps_in_mind_which_sides_are_distant(
         assert verified["results_equal"] is True, verified
 
 
-LAST = "FROM t GROUP BY g ORDER BY COUNT(*) DESC, g LIMIT 1"
+TOP_GROUP = "FROM t GROUP BY g ORDER BY COUNT(*) DESC, g LIMIT 1"
 QUERIES = {
-    "quotient": (f"SELECT g, SUM(x) / SUM(y) AS r {LAST}", [[2, 8.0]]),
-    "remainder": (f"SELECT g, SUM(x) % SUM(y) AS r {LAST}", [[2, 0]]),
-    "cast": (f"SELECT g, CAST(100 + 27 * (3 - SUM(y)) AS TINYINT) AS r {LAST}", [[2, 100]]),
+    "quotient": (f"SELECT g, SUM(x) / SUM(y) AS r {TOP_GROUP}", [[2, 8.0]]),
+    "remainder": (f"SELECT g, SUM(x) % SUM(y) AS r {TOP_GROUP}", [[2, 0]]),
+    "cast": (f"SELECT g, CAST(100 + 27 * (3 - SUM(y)) AS TINYINT) AS r {TOP_GROUP}", [[2, 100]]),
 }
 
 
@@ -305,20 +303,20 @@ def cli(tmp_path: Path, capsys: Capsys) -> Cli:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_the_engine_computes_outputs_of_the_rows_that_stay(cli: Cli, name: str) -> None:
+def test_engine_computes_outputs_of_result_rows_only(cli: Cli, name: str) -> None:
     ran = cli.good("query", "--query", name, "--sketch", "always", "--by", "engine")
     assert (ran.results[0]["rows"], ran.document["warnings"]) == (QUERIES[name][1], [])
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", QUERIES)
-def test_spark_reads_again_without_the_sketch(cli: Cli, name: str, spark: object) -> None:
+def test_spark_retries_without_sketch(cli: Cli, name: str, spark: object) -> None:
     ran = cli.good("query", "--query", name, "--sketch", "always", "--by", "spark")
     assert ran.results[0]["rows"] == QUERIES[name][1]
     assert ran.document["warnings"]
 
 
-def test_what_fails_without_the_sketch_fails(cli: Cli) -> None:
+def test_query_that_always_fails(cli: Cli) -> None:
     cli.edit("COUNT(*) DESC, g LIMIT 1", "COUNT(*), g LIMIT 2")
     cli.edit("SUM(y) AS r", "(SUM(y) - 3) AS r")
     ran = cli("query", "--query", "quotient", "--sketch", "always", "--by", "engine")
@@ -326,7 +324,7 @@ def test_what_fails_without_the_sketch_fails(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_text_is_handed_out_without_a_sketch_that_may_make_it_fail(cli: Cli, name: str) -> None:
+def test_rewrite_omits_a_sketch_that_may_cause_failure(cli: Cli, name: str) -> None:
     ran = cli.good("rewrite", "--query", name)
     assert ran.results[0]["sketches"] == []
     assert "BETWEEN" not in ran.results[0]["sql"]
@@ -335,7 +333,7 @@ def test_a_text_is_handed_out_without_a_sketch_that_may_make_it_fail(cli: Cli, n
     assert refused.refusal == (3, "fails_in_part")
 
 
-def test_a_guarded_text_keeps_its_sketch(cli: Cli) -> None:
+def test_guarded_sql_keeps_its_sketch(cli: Cli) -> None:
     cli.edit("SUM(x) / SUM(y)", "SUM(x) / NULLIF(SUM(y), 0)")
     cli.captured()
     ran = cli.good("rewrite", "--query", "quotient")
@@ -344,7 +342,7 @@ def test_a_guarded_text_keeps_its_sketch(cli: Cli) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_frame_and_verify_do_without_the_sketch(cli: Cli, name: str, spark: object) -> None:
+def test_frame_and_verify_omit_sketch(cli: Cli, name: str, spark: object) -> None:
     with impctl.open(cli.workload) as workload:
         with pytest.warns(impctl.ImpctlWarning, match="fails_in_part"):
             frame = workload.dataframe(name)
@@ -363,7 +361,7 @@ UNNEEDED_ROWS = (
 
 
 @pytest.mark.spark
-def test_a_subquery_no_group_is_compared_with(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+def test_failing_subquery_without_groups(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     rows = {"id": [1, 2, 3, 4, 5, 6], "g": [1, 1, 2, 2, 3, 3], "x": [1, 2, 3, 4, 5, 6]}
     create_table(str(tmp_path / "t"), pa.table(rows))
     create_table(str(tmp_path / "u"), pa.table({"k": [1, 2, 3]}))

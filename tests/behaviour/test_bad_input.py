@@ -1,4 +1,4 @@
-"""Bad input, broken surroundings, too little memory: the right exit code, a plain message."""
+"""Exit codes and messages for bad input, broken environments and too little memory."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from tests.tables import handmade
 
 
 def sketch(cli: Cli) -> tuple[list[int], dict[str, int]]:
-    """Fragments and versions in the store."""
+    """The stored ranges and versions."""
     result = cli.one("status")
     return result["sketches"][0]["ranges"], result["versions"]
 
 
 def check_refused(ran: Ran, code: int, name: str, *words: str) -> None:
-    """Exit code, stable error code, a message with these words, and a hint."""
+    """Check exit code, error code, words in the message, and that there is a hint."""
     assert ran.refusal == (code, name)
     for word in words:
         assert word in ran.error["message"], ran.error
@@ -55,7 +55,7 @@ def check_refused(ran: Ran, code: int, name: str, *words: str) -> None:
 
 
 def edited(cli: Cli, old: str, new: str) -> Cli:
-    """The same workload with a change."""
+    """The CLI, after a replacement in its workload file."""
     cli.edit(old, new)
     return cli
 
@@ -67,19 +67,19 @@ def captured(cli: Cli) -> Cli:
     return cli
 
 
-def more(rows: int = 3) -> pa.Table:
-    """Rows that bring group 5 over the limit."""
+def large_group(rows: int = 3) -> pa.Table:
+    """Rows that raise group 5 above the HAVING limit."""
     return pa.table({"g": [5] * rows, "x": [1] * rows, "note": ["z"] * rows})
 
 
 @pytest.mark.spark
-def test_a_count_below_zero(captured: Cli, table: str) -> None:
-    """A file is changed in its place, behind impctl's back: rows leave that the state never saw."""
-    write_deltalake(table, more(), mode="append")
+def test_count_below_zero(captured: Cli, table: str) -> None:
+    """A data file is overwritten, so that rows are deleted that the state never had."""
+    write_deltalake(table, large_group(), mode="append")
     captured.good("maintain")
     version = DeltaTable(table).version()
     (added,) = [one["add"] for one in handmade.actions_of(table, version) if "add" in one]
-    strangers = more().set_column(0, "g", pa.array([7] * 3))
+    strangers = large_group().set_column(0, "g", pa.array([7] * 3))
     pq.write_table(strangers, Path(table) / added["path"])
     handmade.commit(table, version + 1, handmade.remove(added["path"], deletionTimestamp=1))
     before = sketch(captured)
@@ -88,7 +88,7 @@ def test_a_count_below_zero(captured: Cli, table: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_changed_definition_asks_for_a_capture(captured: Cli) -> None:
+def test_changed_definition_needs_a_capture(captured: Cli) -> None:
     edited(captured, "COUNT(*) > 2", "COUNT(*) > 1")
     check_refused(captured("maintain"), 7, "definition_changed", "`q`")
     check_refused(captured("verify"), 7, "definition_changed", "`q`")
@@ -103,7 +103,7 @@ def test_a_changed_definition_asks_for_a_capture(captured: Cli) -> None:
         if any("--query" in param.opts for param in parsed.params)
     ],
 )
-def test_a_query_that_the_file_does_not_have(cli: Cli, command: str) -> None:
+def test_unknown_query(cli: Cli, command: str) -> None:
     cli.good("capture")
     ran = cli(command, "--query", "totalz")
     check_refused(ran, 2, "query_unknown", "totalz")
@@ -114,7 +114,7 @@ def test_a_query_that_the_file_does_not_have(cli: Cli, command: str) -> None:
     [({}, {}), ({"aggregate0.next_group": 4, "other": 1}, {}), (None, {"rows": "count0"})],
     ids=["counter missing", "counter unknown", "column renamed"],
 )
-def test_state_that_another_release_wrote_is_recaptured_or_refused(
+def test_state_of_another_release_is_recaptured_or_refused(
     captured: Cli, table: str, counters: dict[str, int] | None, renamed: dict[str, str]
 ) -> None:
     stored = stored_query(captured.workload.parent, "q")
@@ -127,9 +127,9 @@ def test_state_that_another_release_wrote_is_recaptured_or_refused(
             meta["counters"] = counters
         record = store.history("q")[0]
         runs = (("aggregate0.groups", sequence, groups.rename_columns(names)),)
-        said = {"put_runs": runs, "state_meta": meta, "basis": meta}
-        store.commit_maintain(MaintainCommit("q", stored.generation, stored.pins, record, **said))
-    write_deltalake(table, more(), mode="append")
+        fields = {"put_runs": runs, "state_meta": meta, "basis": meta}
+        store.commit_maintain(MaintainCommit("q", stored.generation, stored.pins, record, **fields))
+    write_deltalake(table, large_group(), mode="append")
     assert captured("maintain").refusal == (7, "state_corrupt")
     assert captured("maintain", "--policy", "strict").refusal == (4, "policy_refused")
     assert captured("plan", "--policy", "auto").results[0]["reason_code"] == "state_corrupt"
@@ -138,9 +138,9 @@ def test_state_that_another_release_wrote_is_recaptured_or_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", bytes(4096)], ids=["empty", "cut", "zeros"])
-def test_a_broken_data_file_is_not_a_missing_one(captured: Cli, table: str, content: bytes) -> None:
+def test_corrupt_data_file_is_reported(captured: Cli, table: str, content: bytes) -> None:
     before = set(Path(table).glob("*.parquet"))
-    write_deltalake(table, more(), mode="append")
+    write_deltalake(table, large_group(), mode="append")
     (file,) = set(Path(table).glob("*.parquet")) - before
     file.write_bytes(content)
     for command in ("maintain", "capture"):
@@ -149,8 +149,8 @@ def test_a_broken_data_file_is_not_a_missing_one(captured: Cli, table: str, cont
         assert file.name in ran.error["hint"]
 
 
-def test_a_broken_file_of_change_data_does_not_end_the_process(captured: Cli, table: str) -> None:
-    """deltalake, asked for the feed, panics in a function of C that cannot unwind."""
+def test_corrupt_change_data_does_not_end_the_process(captured: Cli, table: str) -> None:
+    """Reading the change feed, deltalake panics in a C function that cannot unwind."""
     DeltaTable(table).delete("g = 3 AND x = 5")
     (file,) = Path(table, "_change_data").iterdir()
     file.write_bytes(bytes(file.stat().st_size))
@@ -160,7 +160,7 @@ def test_a_broken_file_of_change_data_does_not_end_the_process(captured: Cli, ta
 
 
 @pytest.mark.parametrize("command", ["check", "capture", "query", "explain"])
-def test_a_folder_whose_name_is_not_utf_8(capsys: Any, tmp_path: Path, command: str) -> None:
+def test_folder_name_not_utf_8(capsys: Any, tmp_path: Path, command: str) -> None:
     folder = tmp_path / os.fsdecode(b"a\xff")
     folder.mkdir()
     create_table(str(tmp_path / "t"), ROWS)
@@ -170,7 +170,7 @@ def test_a_folder_whose_name_is_not_utf_8(capsys: Any, tmp_path: Path, command: 
     assert ran.error["code"] == "table_path_not_utf8", ran.document
 
 
-def test_outputs_whose_names_are_not_utf_8(captured: Cli, tmp_path: Path) -> None:
+def test_output_names_not_utf_8(captured: Cli, tmp_path: Path) -> None:
     name = str(tmp_path / os.fsdecode(b"o\xff"))
     captured.good("query", "--by", "engine", "--out", f"{name}.csv")
     captured.good("maintain", "--metrics", f"{name}.prom")
@@ -182,7 +182,7 @@ def test_outputs_whose_names_are_not_utf_8(captured: Cli, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_device_is_no_file_to_insert(cli: Cli, tmp_path: Path, ending: str) -> None:
+def test_devices_cannot_be_inserted(cli: Cli, tmp_path: Path, ending: str) -> None:
     (tmp_path / f"zero.{ending}").symlink_to("/dev/zero")
     update = f"updates: [{{name: a, insert: {{table: t, file: zero.{ending}}}}}]\nstore:"
     edited(cli, "store:", update)
@@ -201,7 +201,7 @@ with Store.open(Path(sys.argv[1])) as store, store.lock(5, "a test that waits"):
 
 @contextmanager
 def held_lock(store: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the writer's lock while the block runs."""
+    """Another process holds the writer lock while the block runs."""
     command = [sys.executable, "-P", "-c", HOLDER, str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
@@ -231,7 +231,7 @@ SHAPES = {
 LIMITS = (4_000_000, 8_000_000)
 FAST = ("groups", "wide")
 CHECKED = ("dimension", "recursion", "self_join", "sorted")
-"""More of them in `make check`; the rest by hand."""
+"""Further shapes for `make check`; the others run only with the long tests."""
 
 
 def facts(rows: int) -> pa.Table:
@@ -244,8 +244,8 @@ def facts(rows: int) -> pa.Table:
 
 def write_large(folder: Path) -> None:
     whole = facts(LARGE_ROWS)
-    for at in range(FILES):
-        part = whole.slice(at * LARGE_ROWS // FILES, LARGE_ROWS // FILES)
+    for index in range(FILES):
+        part = whole.slice(index * LARGE_ROWS // FILES, LARGE_ROWS // FILES)
         write_deltalake(str(folder / "f"), part, mode="append")
     numbers = np.arange(LARGE_ROWS // 2)
     write_deltalake(str(folder / "d"), pa.table({"k": numbers, "c": numbers // 2}))
@@ -257,16 +257,16 @@ def cli_of_large(made_once: MadeOnce, capsys: Capsys) -> Cli:
     return Cli.asking(capsys, made_once.folder("large", write_large), queries, "fd")
 
 
-class Counted:
-    """What NumPy and Arrow hold, and the most that they held since it was asked for first."""
+class MemoryUsage:
+    """Memory of NumPy and Arrow, and its peak since the first measurement."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._start: int | None = None
         self._arrow = 0
         self.most = 0
-        monkeypatch.setattr(memory_limit, "held_memory", self.held)
+        monkeypatch.setattr(memory_limit, "held_memory", self.measure)
 
-    def held(self) -> int:
+    def measure(self) -> int:
         now, peak = tracemalloc.get_traced_memory()
         arrow = pa.total_allocated_bytes()
         if self._start is None:
@@ -279,8 +279,8 @@ class Counted:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is true of some megabytes of hundreds is so of kilobytes of some megabytes."""
+def traced_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trace allocations, with block sizes scaled down from megabytes to kilobytes."""
     monkeypatch.setattr(memory, "SMALL", 1 << 13)
     monkeypatch.setattr(memory_limit, "SMALL", 1 << 13)
     monkeypatch.setattr(rows, "_PART_ROWS", 1 << 10)
@@ -297,29 +297,27 @@ def _marks(shape: str) -> tuple[pytest.MarkDecorator, ...]:
     return (pytest.mark.slow,) if shape in CHECKED else (pytest.mark.slow, pytest.mark.long)
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("traced_memory")
 @pytest.mark.parametrize("shape", [pytest.param(one, marks=_marks(one)) for one in SHAPES])
-def test_queries_keep_limits(
-    cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str
-) -> None:
-    """By a quarter at most they exceed it; where it suffices, the answer is the same."""
-    call = ("query", "--query", shape, "--by", "engine", "--limit", "50", "--memory")
-    whole = cli_of_large.one(*call, "10GB")
+def test_memory_limits(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    """A query exceeds the limit by at most 25%. If memory suffices, the result is the same."""
+    arguments = ("query", "--query", shape, "--by", "engine", "--limit", "50", "--memory")
+    expected = cli_of_large.one(*arguments, "10GB")
     for limit in LIMITS:
-        gc.collect()  # what runs before left behind is no start
-        counted = Counted(monkeypatch)
-        ran = cli_of_large(*call, str(limit))
-        counted.held()
-        assert counted.most <= 1.25 * limit
+        gc.collect()  # so that garbage of earlier runs is not counted
+        usage = MemoryUsage(monkeypatch)
+        ran = cli_of_large(*arguments, str(limit))
+        usage.measure()
+        assert usage.most <= 1.25 * limit
         if ran.code:
             assert ran.refusal == (3, "memory_exceeded")
-            assert counted.most > limit / 3, "it gave up early"
+            assert usage.most > limit / 3, "gave up too early"
         else:
-            assert ran.results[0]["rows"] == whole["rows"]
+            assert ran.results[0]["rows"] == expected["rows"]
 
 
 def failing(error: BaseException) -> Mock:
-    """What raises it when it is called."""
+    """A function that raises the error."""
     return Mock(side_effect=error)
 
 
@@ -332,10 +330,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("place", REFUSED)
-def test_out_of_memory_is_named(
-    cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    """It says nothing about a table, a file or the query."""
+def test_out_of_memory(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The error is not attributed to a table, a file or the query."""
     owner, name, error = REFUSED[place]
     monkeypatch.setattr(owner, name, failing(error))
     ran = cli_of_large("query", "--query", "top", "--by", "engine")
@@ -343,8 +339,8 @@ def test_out_of_memory_is_named(
     assert ran.error["hint"]
 
 
-def test_no_memory_is_no_corrupt_state(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is recaptured for it."""
+def test_out_of_memory_in_state(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running out of memory is not mistaken for corrupt state, so nothing is recaptured."""
     cli_of_large.edit('"sketch": "none"', '"answer": true')
     cli_of_large.good("capture", "--query", "groups")
     monkeypatch.setattr(pa.ipc, "open_stream", failing(pa.ArrowMemoryError("realloc failed")))
@@ -353,31 +349,31 @@ def test_no_memory_is_no_corrupt_state(cli_of_large: Cli, monkeypatch: pytest.Mo
     assert ran.refusal == (3, "out_of_memory")
 
 
-@pytest.mark.usefixtures("traced")
-def test_what_the_engine_took_is_freed_before_spark_starts(
+@pytest.mark.usefixtures("traced_memory")
+def test_engine_memory_is_freed_before_spark_starts(
     cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the circuit that exceeded the limit nothing is left, and its pages go to the machine."""
+    """The circuit that exceeded the limit is freed, and its pages return to the system."""
     circuits: list[weakref.ref[Circuit]] = []
-    left: list[int] = []
-    made = Circuit.__init__
+    live_circuits: list[int] = []
+    original = Circuit.__init__
 
-    def remember(self: Circuit, *arguments: Any) -> None:
-        made(self, *arguments)
+    def record(self: Circuit, *arguments: Any) -> None:
+        original(self, *arguments)
         circuits.append(weakref.ref(self))
 
-    monkeypatch.setattr(Circuit, "__init__", remember)
+    monkeypatch.setattr(Circuit, "__init__", record)
     monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
     # Another test of this process may have started Spark.
     monkeypatch.setattr(OwnSession, "is_running", False)
-    given_back = context.give_back
+    give_back = context.give_back
 
     def count() -> None:
-        left.append(sum(one() is not None for one in circuits))
-        given_back()
+        live_circuits.append(sum(one() is not None for one in circuits))
+        give_back()
 
     monkeypatch.setattr(context, "give_back", count)
-    Counted(monkeypatch)
+    MemoryUsage(monkeypatch)
     gc.disable()
     try:
         ran = cli_of_large("query", "--query", "groups", "--limit", "1", "--memory", "2MB")
@@ -385,25 +381,23 @@ def test_what_the_engine_took_is_freed_before_spark_starts(
         gc.enable()
     assert ran.error["message"] == "Spark was asked"
     assert circuits
-    assert left == [0]
+    assert live_circuits == [0]
 
 
-@pytest.mark.usefixtures("traced")
-def test_a_failed_capture_leaves_no_state(
-    cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Plans refer to the circuit, so that it lives on while Spark captures the sketch."""
+@pytest.mark.usefixtures("traced_memory")
+def test_failed_capture_frees_state(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans refer to the circuit, so it outlives the failure while Spark captures."""
     circuits: list[Circuit] = []
-    made = Circuit.__init__
+    original = Circuit.__init__
 
-    def remember(self: Circuit, *arguments: Any) -> None:
-        made(self, *arguments)
+    def record(self: Circuit, *arguments: Any) -> None:
+        original(self, *arguments)
         circuits.append(self)
 
-    monkeypatch.setattr(Circuit, "__init__", remember)
+    monkeypatch.setattr(Circuit, "__init__", record)
     monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
     cli_of_large.edit('"sketch": "none"', '"answer": true')
-    Counted(monkeypatch)
+    MemoryUsage(monkeypatch)
     ran = cli_of_large("capture", "--query", "groups", "--memory", "2500000")
     assert ran.error["message"] == "Spark was asked"
     assert circuits

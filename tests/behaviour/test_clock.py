@@ -1,4 +1,4 @@
-"""Queries that ask the clock and tables whose rows expire: sketches follow by steps."""
+"""Maintenance of time-dependent queries and of tables whose rows expire."""
 
 from __future__ import annotations
 
@@ -91,15 +91,15 @@ SCHEMA = pa.schema(
 Value = TypeVar("Value")
 START = datetime(2026, 3, 1)
 HOURS = [0, 5, 24, 24, -24, 72, -48, 24 * 40, -24 * 40]
-"""By how much the clock goes on, or back, between two runs."""
+"""Hours by which the clock moves between two runs."""
 
 
 def queries_text(queries: Mapping[str, str], options: str) -> str:
     parts = []
     for name, sql in queries.items():
-        own = f"{options}\n    {MOVING}" if name == "given" else options
+        lines = f"{options}\n    {MOVING}" if name == "given" else options
         text = " ".join(sql.split())
-        parts.append(f"  {name}:\n    sql: >-\n      {text}\n    policy: strict\n    {own}")
+        parts.append(f"  {name}:\n    sql: >-\n      {text}\n    policy: strict\n    {lines}")
     return "\n".join(parts)
 
 
@@ -112,12 +112,12 @@ def _group(random: Random) -> int | None:
 
 
 def _rows(random: Random, count: int) -> pa.Table:
-    """Rows around the start, some in the future, some without a day or a group."""
+    """Rows around `START`, some in the future, some without a day or a group."""
     days = [random.randint(-25, 25) for _ in range(count)]
     moments = [START + timedelta(days=n, hours=random.randint(0, 23)) for n in days]
     columns = [
-        [_maybe(random, at.date) for at in moments],
-        [None if random.random() < 0.1 else at for at in moments],
+        [_maybe(random, moment.date) for moment in moments],
+        [None if random.random() < 0.1 else moment for moment in moments],
         [_group(random) for _ in days],
         [random.randint(-20, 20) for _ in days],
     ]
@@ -125,7 +125,7 @@ def _rows(random: Random, count: int) -> pa.Table:
 
 
 class Ground:
-    """Two tables, a workload over them, and the same with a store of its own for the oracle."""
+    """Two tables and two workloads over them: the tested one, and one for fresh captures."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Ground:
         self.queries = queries_text(queries, options)
         for table in ("t", "u"):
             create_table(str(folder / table), self.rows(60))
-        self.mine, self.anew = self.cli("mine"), self.cli("anew")
+        self.mine, self.fresh = self.cli("mine"), self.cli("anew")
 
     def rows(self, count: int) -> pa.Table:
         return _rows(self.random, count)
@@ -155,7 +155,7 @@ class Ground:
         self.monkeypatch.setenv("IMPCTL_NOW", now.isoformat())
 
     def change(self) -> None:
-        """A batch on one of the tables: rows in, or rows out that may long have left."""
+        """Insert into one of the tables, or delete rows, possibly outside all windows."""
         path = str(self.folder / self.random.choice(["t", "u"]))
         if self.random.random() < 0.6:
             write_deltalake(path, self.rows(self.random.randint(1, 8)), mode="append")
@@ -165,22 +165,22 @@ class Ground:
             DeltaTable(path).delete(f"day = '{day}' OR x = {self.random.randint(-20, 20)}")
 
     def check(self) -> None:
-        """What is stored is what a capture from nothing finds."""
+        """Check that the stored ranges equal those of a fresh capture."""
         (self.folder / "anew").mkdir(exist_ok=True)
-        expected = self.anew.fragments("capture")
+        expected = self.fresh.fragments("capture")
         assert self.mine.fragments() == expected
 
 
 @random_seeds(2, 4, 12)
-def test_sketches_follow_the_clock(
+def test_maintained_as_time_passes(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Each seed tries one half of the queries."""
+    """Each seed uses half of the queries."""
     options = ["maintain: lazy", "maintain: eager", "buffer: 2", "buffer: 5"][seed % 4]
     zone = ["UTC", "+05:30", "Europe/Berlin"][seed % 3]
     queries = {name: QUERIES[name] for name in [*QUERIES][seed % 2 :: 2]}
     if zone == "Europe/Berlin" and "hours" in queries:
-        # Arithmetic on times of a region is Spark's.
+        # Only Spark supports arithmetic on times of a region.
         queries["hours"] = queries["hours"].replace(" - INTERVAL 30 HOURS", "")
     ground = Ground(tmp_path, capsys, monkeypatch, seed, queries, options, zone)
     now = START
@@ -198,7 +198,7 @@ def test_sketches_follow_the_clock(
 
 @pytest.fixture
 def ground(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Ground:
-    """Two queries captured at the start."""
+    """Two queries, captured at `START`."""
     queries = {name: QUERIES[name] for name in ("sums", "given")}
     result = Ground(tmp_path, capsys, monkeypatch, 0, queries)
     result.at(START)
@@ -206,27 +206,27 @@ def ground(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> G
     return result
 
 
-def test_a_value_given_stands_for_the_clock(ground: Ground) -> None:
-    mine, one = ground.mine, ("--query", "given")
-    at = ("--param", "today=2026-03-05", "--param", "hour=2026-03-06 07:00")
-    ran = mine.one("maintain", *one, *at)
+def test_parameters_set_the_current_time(ground: Ground) -> None:
+    mine, only = ground.mine, ("--query", "given")
+    params = ("--param", "today=2026-03-05", "--param", "hour=2026-03-06 07:00")
+    ran = mine.one("maintain", *only, *params)
     assert ran["action"] == "exact"
     assert ran["moments"] == {":today": "2026-03-05", ":hour": "2026-03-06T07:00:00+00:00"}
-    kept = mine.one("status", *one, *at)
-    assert kept["sketches"] == ground.anew.one("capture", *one, *at)["sketches"]
-    assert not kept["stale"]
-    without = mine.one("status", *one)["stale_reason"]
-    assert ":today changed from 2026-03-05 to 2026-03-01" in without
-    rewritten = mine.one("rewrite", *one, *at)
+    status = mine.one("status", *only, *params)
+    assert status["sketches"] == ground.fresh.one("capture", *only, *params)["sketches"]
+    assert not status["stale"]
+    stale_reason = mine.one("status", *only)["stale_reason"]
+    assert ":today changed from 2026-03-05 to 2026-03-01" in stale_reason
+    rewritten = mine.one("rewrite", *only, *params)
     assert "DATE '2026-03-05'" in rewritten["sql"]
     assert rewritten["action"] == "none"
-    wrong = mine("maintain", *one, "--param", "today=1.3.2026")
+    wrong = mine("maintain", *only, "--param", "today=1.3.2026")
     assert wrong.error["code"] == "parameter_type"
     assert mine("maintain", "--param", "day=2026-03-05").error["code"] == "parameter_unknown"
 
 
 @pytest.mark.slow
-def test_the_clock_is_named_and_nothing_is_done_twice(ground: Ground) -> None:
+def test_moved_clock_is_reported_and_handled_once(ground: Ground) -> None:
     ground.at(START + timedelta(days=2, hours=5))
     one = ("--query", "sums")
     stale = ground.mine.one("status", *one)
@@ -242,7 +242,7 @@ def test_the_clock_is_named_and_nothing_is_done_twice(ground: Ground) -> None:
 
 
 @pytest.mark.slow
-def test_a_sketch_that_is_used_follows_first(ground: Ground) -> None:
+def test_stale_sketch_is_maintained_first(ground: Ground) -> None:
     ground.at(START + timedelta(days=1))
     ran = ground.mine.one("rewrite", "--query", "sums")
     assert "DATE '2026-03-02'" in ran["sql"]
@@ -250,7 +250,7 @@ def test_a_sketch_that_is_used_follows_first(ground: Ground) -> None:
 
 
 @pytest.mark.slow
-def test_another_text_finds_a_sketch_that_stands_for_yesterday(ground: Ground) -> None:
+def test_reuse_maintains_the_sketch_of_yesterday(ground: Ground) -> None:
     ground.at(START + timedelta(days=1))
     ran = ground.mine.one("rewrite", "--sql", QUERIES["sums"].replace("> 10", "> 12"))
     assert (ran["reuse"]["query"], ran["moments"]) == ("sums", {"current_date": "2026-03-02"})
@@ -258,7 +258,7 @@ def test_another_text_finds_a_sketch_that_stands_for_yesterday(ground: Ground) -
 
 
 @pytest.mark.slow
-def test_an_older_version_has_the_clock_of_then(ground: Ground) -> None:
+def test_older_version_has_its_moments(ground: Ground) -> None:
     one = ("--query", "sums")
     path = str(ground.folder / "t")
     version = DeltaTable(path).version()
@@ -272,15 +272,15 @@ def test_an_older_version_has_the_clock_of_then(ground: Ground) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["now()", "current_timestamp", "date_trunc('minute', now())"])
-def test_what_is_not_cut_is_refused_with_the_way_out(ground: Ground, moment: str) -> None:
-    _say(ground, f"SELECT g, SUM(x) AS s FROM t WHERE at > {moment} GROUP BY g")
+def test_untruncated_time_is_refused_with_a_hint(ground: Ground, moment: str) -> None:
+    set_query(ground, f"SELECT g, SUM(x) AS s FROM t WHERE at > {moment} GROUP BY g")
     error = ground.mine("capture").error
     assert error["code"] == "sketch_unsafe"
     assert "date_trunc('hour', now())" in error["message"]
 
 
-def _say(ground: Ground, sql: str, policy: str = "auto") -> None:
-    """Another query in place of all."""
+def set_query(ground: Ground, sql: str, policy: str = "auto") -> None:
+    """Replace all queries of the workload by one."""
     text = (ground.folder / "mine.yaml").read_text()
     start, rest = text.split("queries:\n")
     end = rest[rest.index("store:") :]
@@ -288,9 +288,9 @@ def _say(ground: Ground, sql: str, policy: str = "auto") -> None:
     (ground.folder / "mine.yaml").write_text(f"{start}queries:\n{query}{end}")
 
 
-def _with(ground: Ground, sql: str, policy: str) -> None:
-    """The same, captured at the start, three days ago."""
-    _say(ground, sql, policy)
+def capture_at_start(ground: Ground, sql: str, policy: str) -> None:
+    """Replace the queries, capture at `START`, and advance the clock by three days."""
+    set_query(ground, sql, policy)
     ground.at(START)
     ground.mine.good("capture")
     ground.at(START + timedelta(days=3))
@@ -303,24 +303,24 @@ def _with(ground: Ground, sql: str, policy: str) -> None:
         pytest.param(
             "SELECT g, MAX(day) AS d FROM t GROUP BY g HAVING MAX(day) >= current_date",
             {"action": "exact", "reason_code": "clock_moved"},
-            id="above a grouping it turns groups",
+            id="condition above a grouping",
         ),
         pytest.param(
             "SELECT g, current_date AS d, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10",
             {"action": "exact", "changes": 0, "answer_changed": "maybe"},
-            id="only put out it moves nothing",
+            id="output column only",
         ),
     ],
 )
-def test_a_moved_constant(ground: Ground, sql: str, expected: dict[str, object]) -> None:
-    _with(ground, sql, "strict")
+def test_changed_moment(ground: Ground, sql: str, expected: dict[str, object]) -> None:
+    capture_at_start(ground, sql, "strict")
     ran = ground.mine.one("maintain")
     assert {name: ran[name] for name in expected} == expected
 
 
-def test_a_constant_in_what_is_summed_recaptures_and_says_so(ground: Ground) -> None:
+def test_moment_in_an_aggregate_needs_a_recapture(ground: Ground) -> None:
     sql = "SELECT g, MAX(datediff(current_date, day)) AS d FROM t GROUP BY g HAVING d > 20"
-    _with(ground, sql, "incremental")
+    capture_at_start(ground, sql, "incremental")
     ran = ground.mine("maintain")
     assert ran.refusal == (7, "clock_not_followed")
     assert "current_date changed from 2026-03-01 to 2026-03-04" in ran.error["message"]
@@ -338,7 +338,7 @@ def test_a_constant_in_what_is_summed_recaptures_and_says_so(ground: Ground) -> 
         ("`current_date` > DATE '2026-01-01'", 0),
     ],
 )
-def test_a_column_of_the_name_is_not_taken_for_the_clock(
+def test_column_named_current_date(
     tmp_path: Path, capsys: Capsys, condition: str, code: int
 ) -> None:
     create_table(str(tmp_path / "t"), pa.table({"current_date": [START.date()], "x": [1]}))
@@ -348,18 +348,18 @@ def test_a_column_of_the_name_is_not_taken_for_the_clock(
 
 
 @pytest.mark.slow
-def test_files_that_no_row_leaves_or_enters_are_not_read(ground: Ground) -> None:
-    """The window's middle is left alone: its file may even be gone."""
+def test_unaffected_files_of_window_are_not_read(ground: Ground) -> None:
+    """Files in the middle of the window are not read: they may even be missing."""
     days = [START.date() + timedelta(days=n) for n in range(-13, 3)]
     for day in days:
         rows = pa.table([[day], [datetime(2026, 1, 1)], [1], [1]], schema=SCHEMA)
         mode = "overwrite" if day == days[0] else "append"
         write_deltalake(str(ground.folder / "t"), rows, mode=mode)
     sql = "SELECT g, SUM(x) AS s FROM t WHERE day >= current_date - INTERVAL 9 DAYS GROUP BY g"
-    _with(ground, f"{sql} HAVING SUM(x) > 10", "strict")
+    capture_at_start(ground, f"{sql} HAVING SUM(x) > 10", "strict")
     actions = DeltaTable(str(ground.folder / "t")).get_add_actions(flatten=True)
     for row in pa.table(actions).to_pylist():
-        # What leaves with three days is older than the first that stays.
+        # Rows that leave the window within three days are older.
         if row["min.day"] >= START.date() - timedelta(days=6):
             (ground.folder / "t" / row["path"]).unlink()
     ran = ground.mine.one("maintain")
@@ -367,11 +367,11 @@ def test_files_that_no_row_leaves_or_enters_are_not_read(ground: Ground) -> None
 
 
 WINDOW = "day > current_date - INTERVAL 9 DAYS AND day <= current_date"
-FAR = f"t JOIN u ON t.g = u.g WHERE u.{WINDOW.replace('AND day', 'AND u.day')}"
-FAR_GROUPS = f"SELECT t.g, COUNT(*) AS n FROM {FAR} GROUP BY t.g HAVING COUNT(*) > 6"
+JOINED_WINDOW = f"t JOIN u ON t.g = u.g WHERE u.{WINDOW.replace('AND day', 'AND u.day')}"
+JOINED_GROUPS = f"SELECT t.g, COUNT(*) AS n FROM {JOINED_WINDOW} GROUP BY t.g HAVING COUNT(*) > 6"
 SPARK_CLOCK_QUERIES = {
-    "far": (FAR_GROUPS, "spark"),
-    "kept": (FAR_GROUPS, "index"),
+    "far": (JOINED_GROUPS, "spark"),
+    "kept": (JOINED_GROUPS, "index"),
     "above": (
         "SELECT t.g FROM t JOIN u ON t.g = u.g WHERE t.x > 0 GROUP BY t.g "
         "HAVING MAX(u.day) > current_date + INTERVAL 12 DAYS",
@@ -396,11 +396,11 @@ def cli(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 def over_t_and_u(folder: Path, capsys: Capsys, queries: Mapping[str, tuple[str, str]]) -> Cli:
-    """Queries and how they are joined, sketched on the groups of `t`."""
+    """A CLI for queries with their join strategies, sketched on the groups of `t`."""
     common = {"sketch": {"t": "g"}, "policy": "incremental"}
-    asked = {n: {"sql": sql, "join": join, **common} for n, (sql, join) in queries.items()}
+    definitions = {n: {"sql": sql, "join": join, **common} for n, (sql, join) in queries.items()}
     partitions = {"t": {"g": {"boundaries": [2, 4, 6, 8, 10]}}}
-    return Cli.asking(capsys, folder, asked, "tu", partitions=partitions)
+    return Cli.asking(capsys, folder, definitions, "tu", partitions=partitions)
 
 
 @pytest.mark.spark
@@ -424,7 +424,7 @@ def test_days_pass(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sp
 
 
 @pytest.mark.spark
-def test_a_day_above_a_window_by_touch_is_refused_by_name(
+def test_clock_above_a_window_is_not_followed(
     cli: Cli, tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
     sql = (
@@ -438,14 +438,14 @@ def test_a_day_above_a_window_by_touch_is_refused_by_name(
     assert "stores no groups" in ran.error["message"]
 
 
-def test_a_day_for_one_query_is_no_hour_for_another(tmp_path: Path, capsys: Capsys) -> None:
+def test_parameter_with_two_frequencies(tmp_path: Path, capsys: Capsys) -> None:
     moves = {"day": "daily", "at": "hourly"}
     queries = {
         column: {
             "sql": f"SELECT g FROM t WHERE {column} >= :start",
-            "params": {"start": {"moves": of}},
+            "params": {"start": {"moves": frequency}},
         }
-        for column, of in moves.items()
+        for column, frequency in moves.items()
     }
     cli = Cli.asking(capsys, tmp_path, queries)
     assert cli("status", "--param", "start=2026-03-05").refusal == (2, "parameter_ambiguous")
@@ -483,11 +483,11 @@ OPTIONS = (
     *("buffer: 2", "answer: true"),
 )
 EXPIRY_START = datetime(2026, 3, 27, 12, tzinfo=UTC)
-"""In Berlin the clock is put forward two days later."""
+"""Two days before the start of daylight saving time in Berlin."""
 
 
 def _live_rows(random: Random, count: int, now: datetime) -> pa.Table:
-    """Rows around an instant, some at the very edge of what is live."""
+    """Rows around an instant, some about to expire or just expired."""
 
     def moment() -> datetime | None:
         if random.random() < 0.1:
@@ -509,7 +509,7 @@ def _live_rows(random: Random, count: int, now: datetime) -> pa.Table:
 
 
 class ExpiringGround(Ground):
-    """Two tables of which rows expire, a workload over them, and the oracle's own."""
+    """A `Ground` with tables whose rows expire."""
 
     def __init__(self, *arguments: Any) -> None:
         self.now, self.checks = EXPIRY_START, 0
@@ -521,7 +521,7 @@ class ExpiringGround(Ground):
         return _live_rows(self.random, count, self.now)
 
     def go(self, by: timedelta) -> None:
-        """Let time go on."""
+        """Advance the clock."""
         self.now += by
         self.at(self.now)
 
@@ -547,44 +547,46 @@ class ExpiringGround(Ground):
         rows = DeltaTable(str(self.folder / table)).to_pyarrow_table()
         zone = ZoneInfo(self.zone)
 
-        def lives(row: dict[str, Any]) -> bool:
+        def is_live(row: dict[str, Any]) -> bool:
             if table == "t":
-                at = row["at"]
-                return at is not None and at > self.now - timedelta(hours=30)
+                time = row["at"]
+                return time is not None and time > self.now - timedelta(hours=30)
             day: date | None = row["day"]
             if day is None:
                 return False
             midnight = datetime(day.year, day.month, day.day, tzinfo=zone)
             return midnight.astimezone(UTC) > self.now - timedelta(days=3)
 
-        kept = [row for row in rows.to_pylist() if lives(row)]
-        return pa.Table.from_pylist(kept, schema=rows.schema)
+        live = [row for row in rows.to_pylist() if is_live(row)]
+        return pa.Table.from_pylist(live, schema=rows.schema)
 
     def check(self) -> None:
-        """What is stored is what a capture finds over the live rows alone."""
+        """Check that ranges and results equal those of a capture over only the live rows."""
         self.checks += 1
         for table in ("t", "u"):
             create_table(str(self.folder / f"{table}{self.checks}"), self.live(table))
         store = f"anew{self.checks}"
         (self.folder / store).mkdir()
-        anew = self.cli(store, f"t{self.checks}", f"u{self.checks}")
-        expected = anew.fragments("capture")
+        fresh_cli = self.cli(store, f"t{self.checks}", f"u{self.checks}")
+        expected = fresh_cli.fragments("capture")
         ranges = self.mine.fragments()
-        # Of fewer rows more may be true, and then another table have a sketch as well.
+        # Fewer rows may satisfy more facts, so that the capture also sketches another table.
         assert {query for query, _ in ranges} == self.names
         assert ranges.items() <= expected.items()
         for name in self.names:
-            asked = ("query", "--query", name, "--by", "engine")
-            mine, theirs = (sorted(map(repr, cli.one(*asked)["rows"])) for cli in (self.mine, anew))
+            arguments = ("query", "--query", name, "--by", "engine")
+            mine, theirs = (
+                sorted(map(repr, cli.one(*arguments)["rows"])) for cli in (self.mine, fresh_cli)
+            )
             assert mine == theirs
 
 
 @pytest.mark.slow
 @random_seeds(2, 4, 24)
-def test_sketches_hold_what_is_live(
+def test_sketches_cover_live_rows(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Each seed tries one half of the queries."""
+    """Each seed uses half of the queries."""
     options = OPTIONS[seed % len(OPTIONS)]
     zone = ["UTC", "Europe/Berlin", "Asia/Kolkata"][seed % 3]
     queries = {name: EXPIRING_QUERIES[name] for name in [*EXPIRING_QUERIES][seed % 2 :: 2]}
@@ -600,7 +602,7 @@ def test_sketches_hold_what_is_live(
 
 
 @pytest.mark.slow
-def test_why_and_changes_are_told_as_of_the_instant_given(tmp_path: Path, capsys: Capsys) -> None:
+def test_why_and_changes_at_a_given_instant(tmp_path: Path, capsys: Capsys) -> None:
     hours = [EXPIRY_START + timedelta(hours=hour) for hour in (1, 0, 2)]
     links = pa.schema({"a": pa.int64(), "b": pa.int64(), "at": pa.timestamp("us", tz="UTC")})
     create_table(str(tmp_path / "links"), pa.table([[1, 2, 1], [2, 3, 3], hours], schema=links))
@@ -612,13 +614,13 @@ def test_why_and_changes_are_told_as_of_the_instant_given(tmp_path: Path, capsys
     cli = Cli.asking(capsys, tmp_path, {"reach": {"sql": sql, "answer": True}}, expiring)
     cli.good("capture", "--now", EXPIRY_START.isoformat())
     edge = hours[0] + timedelta(days=1)
-    for now, left, gone in ((edge - timedelta(seconds=1), [2, 3], []), (edge, [3], [[2]])):
-        at = ("--now", now.isoformat())
-        told = cli.one("changes", "--query", "reach", *at)
-        assert [row[-1:] for row in told["rows"]] == gone
+    for now, nodes, deleted in ((edge - timedelta(seconds=1), [2, 3], []), (edge, [3], [[2]])):
+        now_option = ("--now", now.isoformat())
+        changes = cli.one("changes", "--query", "reach", *now_option)
+        assert [row[-1:] for row in changes["rows"]] == deleted
         for node in (2, 3):
-            ran = cli("why", "--query", "reach", "--row", f"n={node}", *at)
-            assert (ran.code == 0) == (node in left), ran.document
+            ran = cli("why", "--query", "reach", "--row", f"n={node}", *now_option)
+            assert (ran.code == 0) == (node in nodes), ran.document
 
 
 SUMS = "SELECT g, SUM(x) AS s, COUNT(*) AS n FROM t WHERE {} GROUP BY g"
@@ -638,7 +640,7 @@ FIRST, LATEST_DAYS = date(2026, 1, 1), 6
 
 
 def rows(day: int | None, count: int, start: int = 0) -> pa.Table:
-    """Rows of a day, or of none."""
+    """Rows with this day, or with NULL."""
     moment = FIRST if day is None else FIRST + timedelta(days=day)
     at = datetime.combine(moment, datetime.min.time(), UTC)
     columns = [
@@ -653,14 +655,14 @@ def rows(day: int | None, count: int, start: int = 0) -> pa.Table:
 def over_days(
     folder: Path, capsys: Capsys, names: Sequence[str] = tuple(LATEST_QUERIES), **more: Any
 ) -> Cli:
-    """A table with a file of each day, another one, and the command line over them."""
+    """A CLI for a table with one file per day and a second table."""
     create_table(str(folder / "t"), rows(0, 8))
     for day in range(1, LATEST_DAYS):
         append(day, 8)(folder)
     create_table(str(folder / "d"), pa.table({"g": [0, 1, 2], "name": ["a", "b", "a"]}))
     common = {"answer": True, "policy": "incremental", **more.pop("common", {})}
-    asked = {name: {"sql": LATEST_QUERIES[name], **common} for name in names}
-    return Cli.asking(capsys, folder, asked, "td", **more)
+    definitions = {name: {"sql": LATEST_QUERIES[name], **common} for name in names}
+    return Cli.asking(capsys, folder, definitions, "td", **more)
 
 
 Change = Callable[[Path], object]
@@ -683,19 +685,19 @@ CHANGES: dict[str, Change] = {
     "a later day": append(6, 4),
     "the same rows again": append(6, 4),
     "some of an early day": append(1, 2),
-    "part of the latest day goes": delete(f"{day_of(6)} AND g = 0"),
-    "the latest day goes": delete(day_of(6)),
-    "and the one before": delete(day_of(5)),
+    "part of the latest day is deleted": delete(f"{day_of(6)} AND g = 0"),
+    "the latest day is deleted": delete(day_of(6)),
+    "the day before is deleted": delete(day_of(5)),
     "rows without a day": append(None, 3),
     "a much later day": append(60, 2),
-    "the first day goes": delete(day_of(0)),
-    "values move": lambda folder: DeltaTable(str(folder / "t")).update(
+    "the first day is deleted": delete(day_of(0)),
+    "values are updated": lambda folder: DeltaTable(str(folder / "t")).update(
         updates={"x": "x + 3"}, predicate="g = 1"
     ),
-    "days alone are left": delete("day IS NOT NULL"),
-    "days come again": append(3, 5),
-    "all goes": delete(None),
-    "something comes": append(2, 4),
+    "only rows without a day remain": delete("day IS NOT NULL"),
+    "rows with days are inserted": append(3, 5),
+    "all rows are deleted": delete(None),
+    "rows are inserted": append(2, 4),
 }
 
 
@@ -706,13 +708,13 @@ def _texts(rows: Sequence[Sequence[object]]) -> Counter[tuple[str, ...]]:
     return Counter(tuple(map(str, row)) for row in rows)
 
 
-def answers(cli: Cli, names: Sequence[str]) -> LatestAnswers:
-    """The answers that lie in the store, as texts."""
-    asked = {name: cli.one("query", "--query", name, "--by", "state") for name in names}
-    return {name: _texts(result["rows"]) for name, result in asked.items()}
+def materialized_answers(cli: Cli, names: Sequence[str]) -> LatestAnswers:
+    """The materialized results, as strings."""
+    results = {name: cli.one("query", "--query", name, "--by", "state") for name in names}
+    return {name: _texts(result["rows"]) for name, result in results.items()}
 
 
-def wanted(folder: Path, names: Sequence[str]) -> LatestAnswers:
+def duckdb_answers(folder: Path, names: Sequence[str]) -> LatestAnswers:
     with duck() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for table in ("t", "d"):
@@ -721,29 +723,29 @@ def wanted(folder: Path, names: Sequence[str]) -> LatestAnswers:
 
 
 @pytest.mark.parametrize(
-    ("more", "names", "together"),
+    ("more", "names", "batch_size"),
     [
         ({}, ("hours", "named"), 2),
         pytest.param({}, ("latest", "hours", "named"), 1, marks=pytest.mark.slow),
         pytest.param({"budget": {"disk": "0MB"}}, (*LATEST_QUERIES,), 3, marks=pytest.mark.slow),
     ],
 )
-def test_a_latest_day_that_moves_is_followed(
-    tmp_path: Path, capsys: Capsys, more: dict[str, Any], names: Sequence[str], together: int
+def test_latest_day_is_maintained(
+    tmp_path: Path, capsys: Capsys, more: dict[str, Any], names: Sequence[str], batch_size: int
 ) -> None:
-    """So many changes are maintained together."""
+    """`batch_size` changes are maintained at once."""
     cli = over_days(tmp_path, capsys, names, **more)
     assert {result["mode"] for result in cli("capture").results} == {"exact"}
-    assert answers(cli, names) == wanted(tmp_path, names)
-    for at in range(0, len(CHANGES), together):
-        changes = [*CHANGES][at : at + together]
-        for what in changes:
-            CHANGES[what](tmp_path)
+    assert materialized_answers(cli, names) == duckdb_answers(tmp_path, names)
+    for start in range(0, len(CHANGES), batch_size):
+        changes = [*CHANGES][start : start + batch_size]
+        for name in changes:
+            CHANGES[name](tmp_path)
         assert {result["action"] for result in cli("maintain").results} == {"exact"}, changes
-        assert answers(cli, names) == wanted(tmp_path, names), changes
+        assert materialized_answers(cli, names) == duckdb_answers(tmp_path, names), changes
 
 
-def test_no_row_of_the_table_is_kept(tmp_path: Path, capsys: Capsys) -> None:
+def test_no_table_rows_are_stored(tmp_path: Path, capsys: Capsys) -> None:
     cli = over_days(tmp_path, capsys, ["latest", "since", "hours", "rows"]).captured()
     for result in cli.good("explain").results:
         (side,) = result["joins"]
@@ -751,19 +753,19 @@ def test_no_row_of_the_table_is_kept(tmp_path: Path, capsys: Capsys) -> None:
         assert stored(tmp_path, result["query"]).state_meta["from_files"] == [side["side"]]
 
 
-def test_join_index_keeps_the_rows(tmp_path: Path, capsys: Capsys) -> None:
+def test_join_index_stores_rows(tmp_path: Path, capsys: Capsys) -> None:
     cli = over_days(tmp_path, capsys, ["latest"], common={"join": "index"}).captured()
     assert {side["strategy"] for side in cli.one("explain")["joins"]} == {"index"}
     append(6, 4)(tmp_path)
     cli.good("maintain")
-    assert answers(cli, ["latest"]) == wanted(tmp_path, ["latest"])
+    assert materialized_answers(cli, ["latest"]) == duckdb_answers(tmp_path, ["latest"])
 
 
-def test_files_that_hold_no_row_that_moves_are_not_opened(tmp_path: Path, capsys: Capsys) -> None:
+def test_files_without_affected_rows_are_not_opened(tmp_path: Path, capsys: Capsys) -> None:
     cli = over_days(tmp_path, capsys, ["latest", "since", "hours"]).captured()
     for uri in DeltaTable(str(tmp_path / "t"), version=2).file_uris():
         Path(uri).unlink()
     append(6, 4)(tmp_path)
     assert cli.actions() == {"exact"}
     expected = Counter([("0", "3", "2"), ("1", "1", "1"), ("2", "2", "1")])
-    assert answers(cli, ["latest"])["latest"] == expected
+    assert materialized_answers(cli, ["latest"])["latest"] == expected

@@ -1,4 +1,4 @@
-"""What the table itself says of its values: what is believed, what rests on it, what is not."""
+"""Facts from a table's constraints and statistics: which are used, assumed or ignored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.random_cases import random_cases
 from tests.support.run_cli import Capsys, Cli
 from tests.tables import handmade
 
-LEAST = "SELECT g, MAX(x) s FROM t GROUP BY g HAVING COALESCE(MAX(x), 100) > 50"
+MAX_ABOVE_50 = "SELECT g, MAX(x) s FROM t GROUP BY g HAVING COALESCE(MAX(x), 100) > 50"
 """A sketch on `k` is safe only while no `x` is NULL."""
 NUMBERS = pa.table(
     {"g": [1, 2], "k": [5, 1], "x": [10, 60]},
@@ -47,7 +47,7 @@ NUMBERS = pa.table(
 
 @pytest.fixture
 def summed(cli: Cli) -> Cli:
-    """HAVING SUM(x) > 20 sketched on x: safe only as long as x is not negative."""
+    """HAVING SUM(x) > 20, sketched on x: safe only if x is never negative."""
     text = cli.workload.read_text().replace("COUNT(*) > 2", "SUM(x) > 20")
     cli.workload.write_text(text.replace("sketch: {t: g}", "sketch: {t: x}"))
     return cli
@@ -71,7 +71,7 @@ def assumptions(cli: Cli) -> list[str]:
     return result
 
 
-def test_statistics_are_an_assumption(summed: Cli) -> None:
+def test_statistics_are_assumptions(summed: Cli) -> None:
     assert assumptions(summed) == ["`t.x` >= 0"]
 
 
@@ -84,12 +84,14 @@ def test_statistics_are_an_assumption(summed: Cli) -> None:
         ("x > 0 OR g IS NULL", ["`t.x` >= 0"]),
     ],
 )
-def test_a_check_is_no_assumption(summed: Cli, table: str, check: str, expected: list[str]) -> None:
+def test_check_is_not_an_assumption(
+    summed: Cli, table: str, check: str, expected: list[str]
+) -> None:
     DeltaTable(table).alter.add_constraint({"c": check})
     assert assumptions(summed) == expected
 
 
-def test_a_check_of_a_double_lets_nan_in(tmp_path: Path, capsys: Capsys) -> None:
+def test_check_on_a_double_allows_nan(tmp_path: Path, capsys: Capsys) -> None:
     rows = pa.table({"g": [1, 2], "k": [1, 1], "d": [-10.0, -10.0]})
     path = str(tmp_path / "t")
     write_deltalake(path, rows)
@@ -100,24 +102,24 @@ def test_a_check_of_a_double_lets_nan_in(tmp_path: Path, capsys: Capsys) -> None
     assert workload(tmp_path, capsys, sql)("capture", "--dry-run").refusal == UNSAFE
 
 
-def test_not_null_is_not_believed_where_rows_lack_it(tmp_path: Path, capsys: Capsys) -> None:
+def test_not_null_is_ignored_if_files_lack_column(tmp_path: Path, capsys: Capsys) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS.select(["g", "k"]))
     DeltaTable(path).alter.add_columns([Field("x", PrimitiveType("long"), nullable=False)])
     write_deltalake(path, NUMBERS, mode="append")
-    assert workload(tmp_path, capsys, LEAST)("capture", "--dry-run").refusal == UNSAFE
+    assert workload(tmp_path, capsys, MAX_ABOVE_50)("capture", "--dry-run").refusal == UNSAFE
 
 
 @pytest.mark.slow
-def test_not_null_is_an_assumption_by_statistics(tmp_path: Path, capsys: Capsys) -> None:
+def test_not_null_from_statistics_is_assumed(tmp_path: Path, capsys: Capsys) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS)
-    cli = workload(tmp_path, capsys, LEAST)
+    cli = workload(tmp_path, capsys, MAX_ABOVE_50)
     assert assumptions(cli) == ["`t.x` has no NULL"]
     cli.good("capture")
     write_deltalake(path, NUMBERS, mode="append")
     cli.good("maintain")
-    # A file without the column, as writers that look at nothing add it.
+    # A file without the column, as a careless writer might add.
     pq.write_table(NUMBERS.select(["g", "k"]), tmp_path / "t" / "late.parquet")
     size = (tmp_path / "t" / "late.parquet").stat().st_size
     late = AddAction("late.parquet", size, {}, 0, True, "{}")
@@ -138,13 +140,13 @@ def test_not_null_is_an_assumption_by_statistics(tmp_path: Path, capsys: Capsys)
         ("fine <= CAST(0 AS BIGINT)", []),
     ],
 )
-def test_a_rounding_check_tells_no_sign(tmp_path: Path, check: str, kinds: list[FactKind]) -> None:
-    """`fine >= 0` makes DECIMAL(38, 37) of -4E-38, which is no negative number any more."""
+def test_rounding_checks_give_no_sign(tmp_path: Path, check: str, kinds: list[FactKind]) -> None:
+    """`fine >= 0` casts -4E-38 to DECIMAL(38, 37), which rounds it to 0."""
     empty = pa.table({"x": pa.array([], pa.int32()), "fine": pa.array([], pa.decimal128(38, 38))})
     create_table(str(tmp_path / "t"), empty)
     snapshot = take_snapshot(DeltaTable(str(tmp_path / "t")), "t", None)
-    said = _stated_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
-    assert [fact.kind for fact in said] == kinds
+    facts = _stated_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
+    assert [fact.kind for fact in facts] == kinds
 
 
 TOTALS = "SELECT g, SUM(x) s FROM t GROUP BY g"
@@ -160,15 +162,17 @@ QUERIES = {
 
 
 def rows(*values: tuple[int, int, int]) -> pa.Table:
-    g, at, x = (pa.array(list(column), pa.int64()) for column in zip(*values, strict=True))
-    return pa.table({"g": g, "id": at, "x": x})
+    g, id, x = (pa.array(list(column), pa.int64()) for column in zip(*values, strict=True))
+    return pa.table({"g": g, "id": id, "x": x})
 
 
 CHECKED_ROWS = rows((1, 1, 100), (2, 11, 90), (3, 12, 30), (3, 21, 50))
 
 
-def opened(folder: Path, capsys: Capsys, *, is_checked: bool, data: pa.Table = CHECKED_ROWS) -> Cli:
-    """The tables, `x` told not to be negative by a CHECK or by statistics alone."""
+def constrained_cli(
+    folder: Path, capsys: Capsys, *, is_checked: bool, data: pa.Table = CHECKED_ROWS
+) -> Cli:
+    """The tables; a CHECK, or else statistics, state that `x` is nonnegative."""
     path = str(folder / "t")
     create_table(path, data)
     create_table(str(folder / "u"), pa.table({"g": pa.array([2, 3], pa.int64())}))
@@ -198,22 +202,24 @@ def stored_of_t(folder: Path) -> dict[str, list[int]]:
     }
 
 
-BY = pytest.mark.parametrize("is_checked", [True, False], ids=["check", "statistics"])
+BY_CHECK_OR_STATISTICS = pytest.mark.parametrize(
+    "is_checked", [True, False], ids=["check", "statistics"]
+)
 
 
 @pytest.mark.slow
-@BY
-def test_a_capture_keeps_barrier_rows(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
-    captured = opened(tmp_path, capsys, is_checked=is_checked).good("capture").results
+@BY_CHECK_OR_STATISTICS
+def test_capture_covers_barriers(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
+    captured = constrained_cli(tmp_path, capsys, is_checked=is_checked).good("capture").results
     assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
     assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
 
 
 @pytest.mark.slow
-@BY
-def test_a_maintained_sketch_keeps_them(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
+@BY_CHECK_OR_STATISTICS
+def test_maintenance_covers_barriers(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
     data = rows((1, 1, 60), (2, 11, 90), (3, 21, 50))
-    cli = opened(tmp_path, capsys, is_checked=is_checked, data=data)
+    cli = constrained_cli(tmp_path, capsys, is_checked=is_checked, data=data)
     cli.good("capture")
     write_deltalake(str(tmp_path / "t"), rows((1, 2, 40), (3, 12, 30)), mode="append")
     assert cli.actions() == {"exact"}
@@ -221,12 +227,12 @@ def test_a_maintained_sketch_keeps_them(tmp_path: Path, capsys: Capsys, is_check
 
 
 @pytest.mark.slow
-@BY
-def test_a_reuse_for_a_smaller_limit(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
-    cli = opened(tmp_path, capsys, is_checked=is_checked)
+@BY_CHECK_OR_STATISTICS
+def test_reuse_for_smaller_limit(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
+    cli = constrained_cli(tmp_path, capsys, is_checked=is_checked)
     cli.good("capture", "--query", "joined")
-    asked = QUERIES["joined"].replace("LIMIT 2", "LIMIT 1")
-    result = cli.one("rewrite", "--sql", asked)
+    sql = QUERIES["joined"].replace("LIMIT 2", "LIMIT 1")
+    result = cli.one("rewrite", "--sql", sql)
     assert result["reuse"]["query"] == "joined"
     assert sketch_of_t(result) == [0, 1]
 
@@ -239,13 +245,13 @@ CHECK = Fact("t", "x", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_verdict_carries_its_facts_and_an_unsafe_one_is_not_used(name: str) -> None:
-    read = parse_query(QUERIES[name], CATALOG)
-    query = replace(read, root=apply_rules(read.root))
+def test_verdicts_carry_facts_and_unsafe_ones_are_rejected(name: str) -> None:
+    parsed = parse_query(QUERIES[name], CATALOG)
+    query = replace(parsed, root=apply_rules(parsed.root))
     sketched = {"t#1": "id"}
     verdict = check_safety(query, sketched, [CHECK])
     assert (verdict.safe, verdict.facts, verdict.assumptions) == (True, (CHECK,), ())
-    core = replace(query, root=core_of(read.root))
+    core = replace(query, root=core_of(parsed.root))
     inner = carried_verdict(verdict, core, sketched)
     assert inner.barriers == 1
     with pytest.raises(InvariantError):
@@ -253,23 +259,21 @@ def test_a_verdict_carries_its_facts_and_an_unsafe_one_is_not_used(name: str) ->
     ranges = {"t#1": RangePartition("t", "id", LONG, (10, 20))}
     assert plan_maintenance(core.root, verdict, inner, ranges).mode is MaintenanceMode.EXACT
     unsafe = check_safety(core, sketched, ())
-    for both in ((verdict, unsafe), (unsafe, inner)):
+    for verdicts in ((verdict, unsafe), (unsafe, inner)):
         with pytest.raises(InvariantError):
-            plan_maintenance(core.root, *both, ranges)
+            plan_maintenance(core.root, *verdicts, ranges)
 
 
 NUMBERED = (
     "SELECT g, COUNT(*) n FROM (SELECT g, id, ROW_NUMBER() OVER (PARTITION BY id"
     " ORDER BY x DESC, g) r FROM t WHERE x >= 50) q WHERE r <= 1 GROUP BY g HAVING COUNT(*) < 2"
 )
-"""Numbered within the sketched column, then counted by another: over part of the rows too few."""
+"""Row numbers within the sketched column, counted by another one, need all rows."""
 
 
 @pytest.mark.spark
-def test_numbers_in_keys_grouped_by_other_columns(
-    tmp_path: Path, capsys: Capsys, spark: Any
-) -> None:
-    cli = opened(tmp_path, capsys, is_checked=False)
+def test_row_number_within_the_sketched_column(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+    cli = constrained_cli(tmp_path, capsys, is_checked=False)
     document = json.loads(cli.workload.read_text())
     document["queries"] = {"numbered": {"sql": NUMBERED, "sketch": {"t": "id"}}}
     cli.workload.write_text(json.dumps(document))
@@ -283,27 +287,27 @@ def test_numbers_in_keys_grouped_by_other_columns(
         assert len(cli.verified()) == 1
 
 
-def test_which_ranks_are_barriers_does_not_depend_on_facts() -> None:
+def test_rank_barriers_do_not_depend_on_facts() -> None:
     query = parse_query(NUMBERED, CATALOG)
     query = replace(query, root=apply_rules(query.root))
     for facts in ((), (CHECK,)):
         verdict = check_safety(query, {"t#1": "id"}, facts)
         assert (verdict.safe, verdict.barriers) == (True, 1)
-    kept = parse_query(
+    unbounded = parse_query(
         NUMBERED.replace("COUNT(*) < 2", "SUM(x) > 2")
         .replace("g, id", "g, x, id")
-        # A filter that tells the sign would be a fact of its own.
+        # A filter that implies the sign would be a separate fact.
         .replace("x >= 50", "x >= -50"),
         CATALOG,
     )
-    kept = replace(kept, root=apply_rules(kept.root))
-    assert check_safety(kept, {"t#1": "id"}, (CHECK,)).barriers == 0
-    assert not check_safety(kept, {"t#1": "id"}, ()).safe
+    unbounded = replace(unbounded, root=apply_rules(unbounded.root))
+    assert check_safety(unbounded, {"t#1": "id"}, (CHECK,)).barriers == 0
+    assert not check_safety(unbounded, {"t#1": "id"}, ()).safe
 
 
 @pytest.mark.spark
-def test_answers_and_recaptures_in_spark_agree(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
-    cli = opened(tmp_path, capsys, is_checked=True)
+def test_results_and_recaptures_match_spark(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+    cli = constrained_cli(tmp_path, capsys, is_checked=True)
     cli.good("capture")
     for batch in (rows((2, 3, 5), (3, 22, 40)), rows((4, 15, 130))):
         write_deltalake(str(tmp_path / "t"), batch, mode="append")
@@ -314,16 +318,16 @@ def test_answers_and_recaptures_in_spark_agree(tmp_path: Path, capsys: Capsys, s
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-@BY
-def test_nan_does_no_harm_to_a_double_that_is_never_negative(
+@BY_CHECK_OR_STATISTICS
+def test_nan_does_not_break_nonnegative_doubles(
     tmp_path: Path, capsys: Capsys, spark: Any, is_checked: bool
 ) -> None:
-    """NaN is the greatest value: what lacks it is at most what has it, and so is a sum."""
-    cli = opened(tmp_path, capsys, is_checked=is_checked, data=doubles(CHECKED_ROWS, 50.0))
+    """NaN is the greatest value, so a sum without it never exceeds the one with it."""
+    cli = constrained_cli(tmp_path, capsys, is_checked=is_checked, data=doubles(CHECKED_ROWS, 50.0))
     captured = cli.good("capture").results
     assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
     assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
-    # A file of NaN alone has no bounds in the log, so that statistics would say nothing.
+    # A file with only NaN has no bounds in the log, and so no usable statistics.
     for batch in (rows((3, 2, 7), (5, 22, 1)), rows((1, 15, 0), (1, 15, 0))):
         write_deltalake(str(tmp_path / "t"), doubles(batch, math.nan), mode="append")
         cli.good("maintain")
@@ -359,8 +363,8 @@ _PROTOCOLS: tuple[Mapping[str, Any], ...] = (
 _CHECKS = ("x >= 0", "x <= 0", "x > -5", "x IS NOT NULL AND x >= 0", "x >= 0 OR g > 1")
 
 
-class HandWritten(Struct, dict=True):
-    """A table whose log and files are written one by one."""
+class HandWrittenTable(Struct, dict=True):
+    """A table whose log entries and files are written by the test."""
 
     folder: Path
     rng: random.Random
@@ -375,7 +379,7 @@ class HandWritten(Struct, dict=True):
         self.commit(actions)
 
     def step(self) -> None:
-        """Rows that keep what is promised or break it, another protocol, other properties."""
+        """Add rows that satisfy or violate the constraints, or change protocol or metadata."""
         match self.rng.randrange(6):
             case 0:
                 self.commit([self.protocol()])
@@ -391,7 +395,7 @@ class HandWritten(Struct, dict=True):
         handmade.commit(self.folder, self.version, *actions)
 
     def protocol(self, writer: int | None = None) -> Action:
-        """Of this version, or any."""
+        """A protocol action with this writer version, or a random one."""
         if writer is None:
             return {"protocol": self.rng.choice(_PROTOCOLS)}
         return {"protocol": {"minReaderVersion": 1, "minWriterVersion": writer}}
@@ -411,19 +415,19 @@ class HandWritten(Struct, dict=True):
         invariant: str | None = None,
         is_required: bool = False,
     ) -> Action:
-        """What is promised of the column `x`."""
-        said = {} if invariant is None else {"delta.invariants": _invariant(invariant)}
+        """A metadata action with constraints on the column `x`."""
+        invariants = {} if invariant is None else {"delta.invariants": _invariant(invariant)}
         fields = [
             handmade.field("g", "long"),
             handmade.field("id", "long"),
-            handmade.field("x", "long", nullable=not is_required, **said),
+            handmade.field("x", "long", nullable=not is_required, **invariants),
         ]
         configuration = {} if constraint is None else {"delta.constraints.c": constraint}
         return handmade.metadata(fields, configuration=configuration)
 
     def good_rows(self) -> list[Row]:
         sign = self.rng.choice((1, 1, -1))
-        return [(g, at, sign * abs(x or 0)) for g, at, x in self.any_rows()]
+        return [(g, id, sign * abs(x or 0)) for g, id, x in self.any_rows()]
 
     def any_rows(self) -> list[Row]:
         rng = self.rng
@@ -439,11 +443,11 @@ class HandWritten(Struct, dict=True):
         table = pa.table(dict(zip(("g", "id", "x"), columns, strict=True)))
         name = handmade.write_file(self.folder, f"part-{self.version + 1}.parquet", table)
         size = (self.folder / name).stat().st_size
-        # Without a number of rows Spark would be asked to capture.
+        # Without row counts, Spark would do the capture.
         if has_statistics is None:
             has_statistics = self.rng.random() < 0.6
-        known = _statistics(table) if has_statistics else handmade.stats(len(table))
-        return handmade.add(name, len(table), size, stats=known)
+        statistics = _statistics(table) if has_statistics else handmade.stats(len(table))
+        return handmade.add(name, len(table), size, stats=statistics)
 
 
 def _invariant(condition: str) -> str:
@@ -452,8 +456,8 @@ def _invariant(condition: str) -> str:
 
 def _statistics(table: pa.Table) -> str:
     columns = {name: table[name].to_pylist() for name in table.column_names}
-    known = {name: [v for v in values if v is not None] for name, values in columns.items()}
-    limits = {name: (min(values), max(values)) for name, values in known.items() if values}
+    non_null = {name: [v for v in values if v is not None] for name, values in columns.items()}
+    limits = {name: (min(values), max(values)) for name, values in non_null.items() if values}
     nulls = {name: values.count(None) for name, values in columns.items()}
     return handmade.stats(len(table), nulls, **limits)
 
@@ -467,19 +471,19 @@ def expected(rows: list[Row], name: str) -> Counter[tuple[int, int | None]]:
     return Counter((g, s) for g, s in sums if passes is None or passes(s))
 
 
-def over_table(folder: Path, capsys: Capsys) -> Cli:
-    """A workload of the queries over the table `t` of the folder."""
+def protocol_cli(folder: Path, capsys: Capsys) -> Cli:
+    """A CLI for the queries over the table `t` in the folder."""
     queries = {name: sql for name, (sql, _) in PROTOCOL_QUERIES.items()}
     partitions = {"t": {"id": {"boundaries": [10, 20]}}}
     return Cli.asking(capsys, folder, queries, partitions=partitions)
 
 
-def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
-    """Captures and maintains sketches over a table, says what happened, compares each answer."""
+def run_case(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
+    """Capture and maintain sketches over a random table; compare each result and yield outcomes."""
     rng = random.Random(seed)
-    table = HandWritten(folder / "t", rng)
+    table = HandWrittenTable(folder / "t", rng)
     table.create()
-    cli = over_table(folder, capsys)
+    cli = protocol_cli(folder, capsys)
     captured = {r["query"] for r in cli("capture").document["results"]}
     yield from (f"captured {name}" for name in captured)
     for _ in range(3):
@@ -498,48 +502,46 @@ def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
 
 
 @random_cases(2, 6, 2500, also="1 20")
-def test_answers_by_sketches_hold(cases: Collection[int], tmp_path: Path, capsys: Capsys) -> None:
-    seen: Counter[str] = Counter()
+def test_random_protocols(cases: Collection[int], tmp_path: Path, capsys: Capsys) -> None:
+    counts: Counter[str] = Counter()
     for seed in cases:
         folder = tmp_path / str(seed)
         folder.mkdir()
-        seen.update(one_table(folder, capsys, seed))
-    assert seen["captured all"] == len(cases), seen
-    assert seen["read through a sketch"] > len(cases), seen
-    assert seen["captured more"] > len(cases) // 4, seen
+        counts.update(run_case(folder, capsys, seed))
+    assert counts["captured all"] == len(cases), counts
+    assert counts["read through a sketch"] > len(cases), counts
+    assert counts["captured more"] > len(cases) // 4, counts
 
 
-def test_a_constraint_that_its_protocol_lacks(tmp_path: Path, capsys: Capsys) -> None:
-    """delta-rs puts in what breaks a constraint of a table of protocol 1 and 2."""
-    table = HandWritten(tmp_path / "t", Random(0))
+def test_constraint_without_protocol(tmp_path: Path, capsys: Capsys) -> None:
+    """With writer version 1 or 2, delta-rs inserts rows that violate constraints."""
+    table = HandWrittenTable(tmp_path / "t", Random(0))
     rows = table.file([(1, 1, 100), (2, 2, 90), (1, 12, -60)], has_statistics=True)
     table.commit([table.protocol(2), table.metadata(constraint="x >= 0"), rows])
-    cli = over_table(tmp_path, capsys)
+    cli = protocol_cli(tmp_path, capsys)
     assert cli("capture", "--query", "more").refusal == UNSAFE
     assert cli.one("query", "--query", "more", "--by", "engine")["rows"] == [[2, 90]]
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])
-def test_a_constraint_holds_while_kept(
-    tmp_path: Path, capsys: Capsys, has_statistics: bool
-) -> None:
-    table = HandWritten(tmp_path / "t", Random(0))
+def test_broken_constraint(tmp_path: Path, capsys: Capsys, has_statistics: bool) -> None:
+    table = HandWrittenTable(tmp_path / "t", Random(0))
     first = table.file([(1, 1, 100), (2, 2, 90)], has_statistics=has_statistics)
     table.commit([table.protocol(3), table.metadata(constraint="x >= 0"), first])
-    cli = over_table(tmp_path, capsys)
+    cli = protocol_cli(tmp_path, capsys)
     captured = cli.one("capture", "--query", "more")
     assert captured["assumptions"] == ([] if has_statistics else ["`t.x` >= 0"])
     table.commit([table.file([(1, 12, -60)], has_statistics=has_statistics)])
     assert cli("maintain", "--query", "more", "--policy", "incremental").code != 0
-    asked = ("query", "--query", "more", "--by", "engine", "--sketch", "never")
-    assert cli.one(*asked)["rows"] == [[2, 90]]
+    arguments = ("query", "--query", "more", "--by", "engine", "--sketch", "never")
+    assert cli.one(*arguments)["rows"] == [[2, 90]]
 
 
-def test_mapped_columns_need_a_protocol_that_maps_them(tmp_path: Path, capsys: Capsys) -> None:
-    table = HandWritten(tmp_path / "t", Random(0))
+def test_column_mapping_needs_its_protocol(tmp_path: Path, capsys: Capsys) -> None:
+    table = HandWrittenTable(tmp_path / "t", Random(0))
     metadata = table.metadata()
     metadata["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
     rows = table.file([(1, 1, 100)], has_statistics=True)
     table.commit([table.protocol(2), metadata, rows])
-    ran = over_table(tmp_path, capsys)("capture", "--query", "more")
+    ran = protocol_cli(tmp_path, capsys)("capture", "--query", "more")
     assert ran.refusal == (3, "column_mapping_mode")

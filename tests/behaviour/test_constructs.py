@@ -1,4 +1,4 @@
-"""What the engine does not maintain is answered honestly; other readings, witnesses."""
+"""Queries the engine cannot maintain, state of other releases, and witness sketches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def constructs_cli(tmp_path: Path, table: str, capsys: Capsys) -> Cli:
 
 
 @pytest.mark.spark
-def test_touched_or_recaptured_and_sound(constructs_cli: Cli, table: str, spark: Any) -> None:
+def test_modes_are_sound(constructs_cli: Cli, table: str, spark: Any) -> None:
     cli = constructs_cli
     assert {r["query"]: r["mode"] for r in cli.good("capture").results} == EXPECTED
     more = pa.table({"g": [7, 7, 7, 5], "x": [30, 31, 32, 50], "note": list("abcd")})
@@ -77,7 +77,7 @@ def test_touched_or_recaptured_and_sound(constructs_cli: Cli, table: str, spark:
 
 
 @pytest.mark.spark
-def test_policies_forbid_what_they_say(constructs_cli: Cli, table: str, spark: Any) -> None:
+def test_policies_forbid_modes(constructs_cli: Cli, table: str, spark: Any) -> None:
     cli = constructs_cli
     cli.good("capture", "--query", "hashed", "--query", "median")
     write_deltalake(table, pa.table({"g": [7], "x": [30], "note": ["a"]}), mode="append")
@@ -97,8 +97,8 @@ def test_explain_names_what_blocks_exact_maintenance(constructs_cli: Cli) -> Non
     assert "every operator" in result["join"]["reason"]
 
 
-def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by a fault that was mended since: no group is large enough."""
+def parses_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a fixed parser bug: no group satisfies HAVING."""
     parse = optimize.parse_query
 
     def read(sql: str, *arguments: Any, **named: Any) -> Any:
@@ -112,11 +112,11 @@ def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As stored before a state told its release."""
+    """Simulate state that was stored without a release."""
     monkeypatch.setattr("impctl.service.capture.template_id", lambda _: "")
 
 
-BEFORE = [reads_otherwise, is_another_release, is_no_known_release]
+BEFORE = [parses_differently, is_another_release, is_no_known_release]
 RELEASES = [is_another_release, is_no_known_release]
 
 
@@ -129,7 +129,7 @@ def ranges(folder: Path) -> tuple[int, ...]:
 
 
 @pytest.fixture(params=BEFORE)
-def captured_before(
+def captured_by_older(
     request: pytest.FixtureRequest, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> Cli:
     with monkeypatch.context() as patch:
@@ -139,27 +139,27 @@ def captured_before(
 
 
 @pytest.mark.slow
-def test_it_is_captured_anew_before_it_is_used(captured_before: Cli, tmp_path: Path) -> None:
+def test_recaptured_before_it_is_used(captured_by_older: Cli, tmp_path: Path) -> None:
     set_policy(tmp_path, "auto")
-    captured_before.good("rewrite")
+    captured_by_older.good("rewrite")
     assert ranges(tmp_path) == (0, 1)
-    assert captured_before.good("maintain").results[0]["action"] == "none"
+    assert captured_by_older.good("maintain").results[0]["action"] == "none"
 
 
 @pytest.mark.slow
-def test_the_policy_decides_whether_it_is(captured_before: Cli, tmp_path: Path) -> None:
+def test_policy_may_forbid_recapture(captured_by_older: Cli, tmp_path: Path) -> None:
     before = ranges(tmp_path)
-    assert captured_before.one("rewrite")["sketches"] == []
-    ran = captured_before("rewrite", "--require-sketch")
+    assert captured_by_older.one("rewrite")["sketches"] == []
+    ran = captured_by_older("rewrite", "--require-sketch")
     assert ran.refusal == (7, "engine_changed")
     assert "impctl capture" in ran.error["hint"]
     set_policy(tmp_path, "strict")
-    assert captured_before("rewrite").code == 4
+    assert captured_by_older("rewrite").code == 4
     assert ranges(tmp_path) == before
 
 
 @pytest.mark.parametrize("before", RELEASES)
-def test_a_run_that_reads_no_sql_tells_the_release(
+def test_release_change_is_detected_without_sql(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, before: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     with monkeypatch.context() as patch:
@@ -174,19 +174,19 @@ def test_a_run_that_reads_no_sql_tells_the_release(
         assert cli.actions() == {"none"}
 
 
-def test_a_program_and_its_own_version_get_the_error(captured_before: Cli, tmp_path: Path) -> None:
+def test_api_and_old_versions_get_the_error(captured_by_older: Cli, tmp_path: Path) -> None:
     with (
         impctl.open(tmp_path / "w.yaml") as opened,
         refused(RecaptureNeededError, "engine_changed"),
     ):
         opened.rewrite("q", require_sketch=True)
-    assert captured_before("rewrite", "--at", "0").refusal == (7, "engine_changed")
+    assert captured_by_older("rewrite", "--at", "0").refusal == (7, "engine_changed")
 
 
 @pytest.mark.slow
-def test_its_ranges_are_evened_out_by_a_rebalance(captured_before: Cli, tmp_path: Path) -> None:
+def test_rebalance_recaptures(captured_by_older: Cli, tmp_path: Path) -> None:
     set_policy(tmp_path, "auto")
-    captured_before.good("capture", "--rebalance")
+    captured_by_older.good("capture", "--rebalance")
     assert ranges(tmp_path) == (0, 1)
 
 
@@ -200,8 +200,10 @@ ROWS = pa.table(
 )
 
 
-def over(folder: Path, capsys: Capsys, sql: str, rows: pa.Table = ROWS, *cuts: int) -> Cli:
-    """A query that keeps its answer."""
+def materialized_cli(
+    folder: Path, capsys: Capsys, sql: str, rows: pa.Table = ROWS, *cuts: int
+) -> Cli:
+    """A CLI for a query with a materialized result."""
     create_table(str(folder / "t"), rows)
     return Cli.asking(
         capsys,
@@ -225,8 +227,8 @@ def over(folder: Path, capsys: Capsys, sql: str, rows: pa.Table = ROWS, *cuts: i
         "SELECT s, CAST(MAX(d) AS STRING) AS v FROM t GROUP BY s",
     ],
 )
-def test_what_only_spark_computes_is_not_kept(tmp_path: Path, capsys: Capsys, sql: str) -> None:
-    cli = over(tmp_path, capsys, sql)
+def test_spark_only_result_is_not_kept(tmp_path: Path, capsys: Capsys, sql: str) -> None:
+    cli = materialized_cli(tmp_path, capsys, sql)
     answer = cli.one("check")["answer"]
     assert not answer["kept"]
     assert "the engine does not support" in answer["reason"]
@@ -235,9 +237,9 @@ def test_what_only_spark_computes_is_not_kept(tmp_path: Path, capsys: Capsys, sq
     assert cli("query", "--by", "engine").refusal == (3, "engine_cannot")
 
 
-def test_what_the_engine_computes_is(tmp_path: Path, capsys: Capsys) -> None:
+def test_engine_result_is_kept(tmp_path: Path, capsys: Capsys) -> None:
     sql = "SELECT id, d * 2 AS v, upper(s) AS u FROM t WHERE id < 9 ORDER BY d DESC"
-    cli = over(tmp_path, capsys, sql).captured()
+    cli = materialized_cli(tmp_path, capsys, sql).captured()
     rows = [[1, 3.0, "A"], [2, None, None]]
     for by in ("state", "engine"):
         assert cli.one("query", "--by", by)["rows"] == rows
@@ -259,7 +261,7 @@ QUERIES = {
 @pytest.mark.parametrize("sql", QUERIES)
 def test_results_are_kept_and_maintained(tmp_path: Path, capsys: Capsys, sql: str) -> None:
     rows = pa.table({"g": [1, 1, 2, 2], "id": [1, 11, 2, 12], "city": ["a", None, "b", "c"]})
-    cli = over(tmp_path, capsys, sql, rows, 4, 10).captured()
+    cli = materialized_cli(tmp_path, capsys, sql, rows, 4, 10).captured()
     before, after = QUERIES[sql]
     assert sorted(cli.one("query", "--by", "state")["rows"]) == before
     more = pa.table({"g": [3], "id": [20], "city": pa.array([None], pa.string())})
@@ -280,13 +282,13 @@ def workload(folder: Path, capsys: Capsys, sql: str, column: str) -> Cli:
 
 @pytest.fixture
 def witness_table(tmp_path: Path) -> DeltaTable:
-    """Group `a` lies in the first range, `b` in the second."""
+    """Group `a` is in the first range, `b` in the second."""
     rows = {"id": [1, 2, 150], "b": ["a", "a", "b"], "c": [1, 2, 1], "p": [10, 3, 7]}
     create_table(str(tmp_path / "t"), pa.table({**rows, "d": [1.5, 2.5, 3.5]}))
     return DeltaTable(str(tmp_path / "t"))
 
 
-def test_without_the_check_that_it_rests_on_it_is_captured_anew(
+def test_dropped_check_needs_a_recapture(
     tmp_path: Path, capsys: Capsys, witness_table: DeltaTable
 ) -> None:
     witness_table.alter.add_constraint({"positive": "p >= 0"})
@@ -307,7 +309,7 @@ def test_without_the_check_that_it_rests_on_it_is_captured_anew(
         "SELECT c, MAX(p) AS m FROM t WHERE md5(b) > 'a' GROUP BY c",
     ],
 )
-def test_no_witness_by_touch(
+def test_no_touch_for_witnesses(
     tmp_path: Path, capsys: Capsys, witness_table: DeltaTable, sql: str
 ) -> None:
     cli = workload(tmp_path, capsys, sql, "b")
@@ -316,28 +318,28 @@ def test_no_witness_by_touch(
     assert cli.one("explain")["mode"] == "touch"
 
 
-def whys(result: dict[str, Any]) -> str:
+def operator_reasons(result: dict[str, Any]) -> str:
     return " | ".join(line["why"] for line in result["plan"])
 
 
-VARY = "sums of doubles vary from run to run"
+DOUBLE_SUMS_VARY = "sums of doubles vary from run to run"
 
 
-def test_above_sums_of_doubles_the_whole_lineage_is_held(
+def test_full_lineage_above_sums_of_doubles(
     tmp_path: Path, capsys: Capsys, witness_table: DeltaTable
 ) -> None:
-    def told(sql: str, column: str = "id") -> str:
-        return whys(workload(tmp_path, capsys, sql, column).one("explain"))
+    def reasons(sql: str, column: str = "id") -> str:
+        return operator_reasons(workload(tmp_path, capsys, sql, column).one("explain"))
 
-    unread = "SELECT b FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
-    assert "its sketch holds only the rows that decide the result" in told(unread)
+    distinct = "SELECT b FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
+    assert "its sketch holds only the rows that decide the result" in reasons(distinct)
     witness_table.alter.add_constraint({"up": "d >= 0"})
     of_sums = "SELECT b, MAX(s) AS m FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
-    assert VARY in told(of_sums)
+    assert DOUBLE_SUMS_VARY in reasons(of_sums)
     of_windows = (
         "SELECT c, MAX(s) AS m FROM (SELECT c, SUM(d) OVER (PARTITION BY b) AS s FROM t) GROUP BY c"
     )
-    assert VARY in told(of_windows, "b")
+    assert DOUBLE_SUMS_VARY in reasons(of_windows, "b")
 
 
 WITNESS_QUERIES = {
@@ -352,8 +354,8 @@ WITNESS_QUERIES = {
     "joined": "SELECT w, MAX(v) AS b FROM t JOIN s ON g = k GROUP BY w HAVING MAX(v) > 30",
     "counted": "SELECT g, MAX(v) AS b, COUNT(*) AS n FROM t GROUP BY g HAVING MAX(v) > 60",
 }
-WHOLE = {"counted"}
-"""Where all rows of a group count."""
+FULL_LINEAGE = {"counted"}
+"""Queries that need all rows of a group."""
 WITNESS_ROWS = 600
 
 
@@ -395,22 +397,22 @@ def fragments_by_query(results: list[dict[str, Any]]) -> dict[str, set[int]]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.long
-def test_witnesses_suffice_and_are_fewer_and_are_kept(witness_cli: Cli) -> None:
+def test_witness_sketches_are_maintained(witness_cli: Cli) -> None:
     captured = witness_cli.good("capture").results
     assert {result["mode"] for result in captured} == {"exact"}
-    held = fragments_by_query(captured)
+    stored_ranges = fragments_by_query(captured)
     for name in WITNESS_QUERIES:
-        whole, some = held[f"{name}_all"], held[f"{name}_witness"]
-        assert some <= whole
-        assert (some == whole) is (name in WHOLE), name
+        full, witnesses = stored_ranges[f"{name}_all"], stored_ranges[f"{name}_witness"]
+        assert witnesses <= full
+        assert (witnesses == full) is (name in FULL_LINEAGE), name
     witness_cli.verified()
     rng, folder = random.Random(2), witness_cli.workload.parent
     for step in range(4):
         write_deltalake(
             str(folder / "t"), rows_of(rng, WITNESS_ROWS + 90 * step, 90), mode="append"
         )
-        gone = f"id % 7 = {step} OR (v >= 97 AND id % 2 = {step % 2})"
-        DeltaTable(str(folder / "t")).delete(gone)
+        condition = f"id % 7 = {step} OR (v >= 97 AND id % 2 = {step % 2})"
+        DeltaTable(str(folder / "t")).delete(condition)
         for result in witness_cli.good("maintain").results:
             assert result["action"] == "exact", result
         if step % 2:
@@ -418,26 +420,28 @@ def test_witnesses_suffice_and_are_fewer_and_are_kept(witness_cli: Cli) -> None:
 
 
 @pytest.mark.spark
-def test_a_sketch_of_witnesses_serves_its_own_text_alone(witness_cli: Cli) -> None:
+def test_witness_sketch_is_not_reused(witness_cli: Cli) -> None:
     witness_cli.good("capture", "--query", "best_witness")
-    asked = "SELECT g, MAX(v) AS best FROM t GROUP BY g HAVING MAX(v) > 80"
-    (candidate,) = witness_cli.one("rewrite", "--sql", asked)["reuse"]["candidates"]
+    sql = "SELECT g, MAX(v) AS best FROM t GROUP BY g HAVING MAX(v) > 80"
+    (candidate,) = witness_cli.one("rewrite", "--sql", sql)["reuse"]["candidates"]
     assert not candidate["allowed"]
     assert "witness" in candidate["reason"]
     witness_cli.good("capture", "--query", "best_all")
-    assert witness_cli.one("rewrite", "--sql", asked)["reuse"]["query"] == "best_all"
+    assert witness_cli.one("rewrite", "--sql", sql)["reuse"]["query"] == "best_all"
 
 
 @pytest.mark.spark
-def test_changing_what_a_sketch_holds_is_another_definition(witness_cli: Cli) -> None:
+def test_lineage_is_part_of_the_definition(witness_cli: Cli) -> None:
     witness_cli.good("capture", "--query", "best_all", "--query", "best_witness")
     witness_cli.edit('"lineage": "all"', '"lineage": "witness"')
     assert witness_cli("maintain", "--query", "best_all").refusal == (7, "definition_changed")
 
 
 @pytest.mark.spark
-def test_explain_says_what_each_operator_keeps(witness_cli: Cli) -> None:
-    plans = {result["query"]: whys(result) for result in witness_cli.good("explain").results}
+def test_explain_shows_witnesses(witness_cli: Cli) -> None:
+    plans = {
+        result["query"]: operator_reasons(result) for result in witness_cli.good("explain").results
+    }
     assert "its sketch holds only the rows that decide the result" in plans["best_witness"]
     assert "COUNT needs all rows of a group" in plans["counted_witness"]
     assert "its sketch holds" not in plans["best_all"]

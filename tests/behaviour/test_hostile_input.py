@@ -1,4 +1,4 @@
-"""Secrets are shown nowhere; SQL, logs and output paths that try to do more than ask do not."""
+"""Secrets are never shown; malicious SQL, Delta logs and output paths do no harm."""
 
 from __future__ import annotations
 
@@ -84,39 +84,39 @@ def write(folder: Path, table: str = "t", extra: str = "", conf: str = "") -> Pa
 
 
 def run_in_process(folder: Path, *arguments: str) -> str:
-    """All that a process of its own says, streams of its children too."""
-    done = python("-m", "impctl", *arguments, cwd=folder, ZQ_KEY=ACCESS_KEY)
-    assert done.stdout + done.stderr
-    return f"{done.stdout}{done.stderr}\nexit {done.returncode}"
+    """The output of a separate process, including that of its children."""
+    process = python("-m", "impctl", *arguments, cwd=folder, ZQ_KEY=ACCESS_KEY)
+    assert process.stdout + process.stderr
+    return f"{process.stdout}{process.stderr}\nexit {process.returncode}"
 
 
-def check_with_core(said: str, what: object) -> None:
+def check_no_secret(output: str, label: object) -> None:
     for needle in NEEDLES:
-        at = said.find(needle)
-        assert at < 0, (what, needle, said[max(0, at - 300) : at + 60])
+        position = output.find(needle)
+        assert position < 0, (label, needle, output[max(0, position - 300) : position + 60])
 
 
 def check_files(folder: Path) -> None:
-    """All files but the workload's own, names included."""
-    looked = 0
+    """Check names and contents of all files except the workload file."""
+    checked = 0
     for path in folder.rglob("*"):
         if path.is_file() and path.name != "w.yaml":
-            check_with_core(path.read_bytes().decode("latin-1") + path.name, path)
-            looked += 1
-    assert looked
+            check_no_secret(path.read_bytes().decode("latin-1") + path.name, path)
+            checked += 1
+    assert checked
 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_commands_that_work(tmp_path: Path) -> None:
+def test_successful_commands(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     write(tmp_path)
     for flags in (("--json",), ("-vv",)):
         for command, *rest in COMMANDS:
             if command == "bench" or (command == "apply" and "-vv" in flags):
                 continue
-            said = run_in_process(tmp_path, command, "w.yaml", *rest, *flags)
-            check_with_core(said, (command, flags))
+            output = run_in_process(tmp_path, command, "w.yaml", *rest, *flags)
+            check_no_secret(output, (command, flags))
     check_files(tmp_path)
 
 
@@ -137,38 +137,38 @@ BAD = {
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
-def test_commands_that_fail(case: str, tmp_path: Path) -> None:
+def test_failing_commands(case: str, tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     write(tmp_path, *BAD[case])
     for command, flags in (("status", ("--json",)), ("capture", ("-vv",)), ("doctor", ("-v",))):
-        said = run_in_process(tmp_path, command, "w.yaml", *flags)
-        assert "exit 1" not in said, said
-        check_with_core(said, (case, command))
+        output = run_in_process(tmp_path, command, "w.yaml", *flags)
+        assert "exit 1" not in output, output
+        check_no_secret(output, (case, command))
     check_files(tmp_path)
 
 
 def test_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZQ_KEY", ACCESS_KEY)
     with impctl.open(write(tmp_path, "s3://bucket/zt")) as workload:
-        check_with_core(repr(workload), "repr")
+        check_no_secret(repr(workload), "repr")
         with pytest.raises(ImpctlError) as caught:
             workload.capture()
-        check_with_core(f"{caught.value!r} {caught.value} {caught.value.hint}", "error")
+        check_no_secret(f"{caught.value!r} {caught.value} {caught.value.hint}", "error")
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("launched_here")
-def test_spark_with_its_whole_log(tmp_path: Path) -> None:
+def test_spark_log(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     write(tmp_path)
-    check_with_core(run_in_process(tmp_path, "capture", "w.yaml"), "capture")
+    check_no_secret(run_in_process(tmp_path, "capture", "w.yaml"), "capture")
     write_deltalake(str(tmp_path / "t"), ROWS, mode="append")
-    said = run_in_process(tmp_path, "query", "w.yaml", "-vv")
-    assert "exit 0" in said, said
-    assert "spark WARN" in said
-    check_with_core(said, "query")
+    output = run_in_process(tmp_path, "query", "w.yaml", "-vv")
+    assert "exit 0" in output, output
+    assert "spark WARN" in output
+    check_no_secret(output, "query")
     check_files(tmp_path)
 
 
@@ -200,7 +200,7 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("uri", SIGNED)
-def test_what_opens_a_door_is_masked(uri: str) -> None:
+def test_credentials_are_masked(uri: str) -> None:
     shown = masked(f"Reading `{uri.replace('SECRET', SECRET)}` failed")
     assert SECRET not in shown
     assert "***" in shown
@@ -208,57 +208,57 @@ def test_what_opens_a_door_is_masked(uri: str) -> None:
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_all_else_stays_as_it_is(text: str) -> None:
+def test_other_text_is_unchanged(text: str) -> None:
     assert masked(text) == text
 
 
-def test_each_error_masks_what_it_says() -> None:
+def test_errors_are_masked() -> None:
     uri = SIGNED[0].replace("SECRET", SECRET)
     error = WorkloadError(uri, [Problem(uri, hint=uri)])
     (problem,) = error.problems
-    told = [error.message, str(error), error.hint, problem.message, problem.hint]
-    told += [ImpctlError("x", hint=uri).hint]
-    assert [SECRET in str(text) for text in told] == [False] * 6
+    texts = [error.message, str(error), error.hint, problem.message, problem.hint]
+    texts += [ImpctlError("x", hint=uri).hint]
+    assert [SECRET in str(text) for text in texts] == [False] * 6
 
 
-def signed(cli: Cli, secret: str, place: str) -> None:
-    uri = f"file://{place}?sv=1&sig={secret}"
+def sign(cli: Cli, secret: str, path: str) -> None:
+    uri = f"file://{path}?sv=1&sig={secret}"
     text = WORKLOAD.replace("POLICY", "incremental").replace("{path: t}", f"{{path: '{uri}'}}")
     cli.workload.write_text(text)
 
 
-def test_the_store_has_no_signature_and_a_new_one_is_no_new_table(
+def test_signature_is_not_stored_and_does_not_identify_a_table(
     cli: Cli, tmp_path: Path, table: str
 ) -> None:
-    signed(cli, SECRET, table)
+    sign(cli, SECRET, table)
     cli.good("capture")
     files = [file for file in (tmp_path / ".impctl").rglob("*") if file.is_file()]
     assert files
     assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
-    signed(cli, "another", table)
+    sign(cli, "another", table)
     assert cli.good("maintain").results[0]["action"] == "none"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
+@pytest.mark.parametrize("flags", [[], ["--json"], ["-vv"]])
 @pytest.mark.parametrize("command", ["doctor", "check", "plan"])
-def test_no_output_has_it(
-    cli: Cli, capsys: Capsys, tmp_path: Path, command: str, words: list[str]
+def test_outputs_are_masked(
+    cli: Cli, capsys: Capsys, tmp_path: Path, command: str, flags: list[str]
 ) -> None:
-    signed(cli, SECRET, str(tmp_path / "gone"))
-    assert run(build_app(), [command, str(cli.workload), *words])
+    sign(cli, SECRET, str(tmp_path / "gone"))
+    assert run(build_app(), [command, str(cli.workload), *flags])
     assert_masked("".join(capsys.readouterr()))
 
 
 @pytest.mark.parametrize(
-    "words", [["-vv"], *(pytest.param(words, marks=pytest.mark.slow) for words in ([], ["--json"]))]
+    "flags", [["-vv"], *(pytest.param(flags, marks=pytest.mark.slow) for flags in ([], ["--json"]))]
 )
-def test_no_process_prints_it(cli: Cli, tmp_path: Path, words: list[str]) -> None:
-    """What libraries say while they load and when all ends is printed too."""
-    signed(cli, SECRET, str(tmp_path / "gone"))
-    done = python("-m", "impctl", "capture", cli.workload, *words)
-    assert done.returncode
-    assert_masked(done.stdout + done.stderr)
+def test_process_masks_it(cli: Cli, tmp_path: Path, flags: list[str]) -> None:
+    """This includes what libraries print while loading and at exit."""
+    sign(cli, SECRET, str(tmp_path / "gone"))
+    process = python("-m", "impctl", "capture", cli.workload, *flags)
+    assert process.returncode
+    assert_masked(process.stdout + process.stderr)
 
 
 def assert_masked(printed: str) -> None:
@@ -268,7 +268,7 @@ def assert_masked(printed: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", ["a", "s3://", "a:", "&x.", "?key=", "://a:b@"])
-def test_a_long_text_takes_no_long_time(piece: str) -> None:
+def test_masking_long_text_is_fast(piece: str) -> None:
     text = "://" + piece * (200_000 // len(piece))
     before = time.process_time()
     masked(text)
@@ -276,7 +276,7 @@ def test_a_long_text_takes_no_long_time(piece: str) -> None:
 
 
 LOGGED_ROWS = pa.table({"g": [1, 2, 3], "x": [10, 20, 30]})
-FED = pa.table({"g": [9], "x": [90], "_change_type": ["insert"]})
+CHANGED_ROWS = pa.table({"g": [9], "x": [90], "_change_type": ["insert"]})
 FIELDS = [handmade.field("g", handmade.LONG), handmade.field("x", handmade.LONG)]
 LOGGED_WORKLOAD = """\
 version: 1
@@ -311,26 +311,26 @@ PLACES = ("add", "added later", "changed", "removed")
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[bytes]]]:
-    """A port that listens on this machine, and what reached it. Keys lie in the environment."""
-    reached: list[bytes] = []
+    """A local listening port, and the requests it received. The environment has AWS keys."""
+    requests: list[bytes] = []
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            reached.append(self.request.recv(4096))
+            requests.append(self.request.recv(4096))
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, "of-the-user")
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever, args=(0.05,))
         thread.start()
-        yield listening.server_address[1], reached
+        yield listening.server_address[1], requests
         listening.shutdown()
         thread.join()
 
 
 @pytest.fixture
 def hostile(tmp_path: Path, capsys: Capsys) -> Callable[[str, str], Cli]:
-    """Makes a table whose log names a file in one of the places; it is captured where it can be."""
+    """Creates a table whose log names a bad file in one of `PLACES`, captured if possible."""
     outside = pa.table({"g": [7], "x": [70]})
     handmade.write_file(tmp_path, "outside.parquet", outside)
 
@@ -364,17 +364,20 @@ def _later(table: Path, place: str, bad: str) -> list[dict[str, Any]]:
             return [handmade.add(bad, 3)]
         case "changed":
             cdc = {"path": bad, "partitionValues": {}, "size": 1, "dataChange": False}
-            return [{"cdc": cdc}, handmade.added(table, "second.parquet", FED.select(["g", "x"]))]
+            return [
+                {"cdc": cdc},
+                handmade.added(table, "second.parquet", CHANGED_ROWS.select(["g", "x"])),
+            ]
         case _:
             return [handmade.remove(bad, size=1, partitionValues={}, dataChange=True)]
 
 
-def spread(names: Sequence[str], whole: Sequence[str]) -> list[Any]:
-    """The whole dealt out to the names; the long tests have the rest of it for each."""
+def distribute(names: Sequence[str], values: Sequence[str]) -> list[Any]:
+    """Distribute the values among the names; long tests run the remaining values for each name."""
     result = []
     for i, name in enumerate(names):
-        part = whole[i :: len(names)]
-        rest = [each for each in whole if each not in part]
+        part = values[i :: len(names)]
+        rest = [each for each in values if each not in part]
         result.append(pytest.param(name, part, id=name))
         marks = (pytest.mark.slow, pytest.mark.long)
         result.append(pytest.param(name, rest, id=f"{name}-rest", marks=marks))
@@ -382,35 +385,35 @@ def spread(names: Sequence[str], whole: Sequence[str]) -> list[Any]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("place", "names"), spread(PLACES, REMOTE))
+@pytest.mark.parametrize(("place", "names"), distribute(PLACES, REMOTE))
 def test_no_request_is_sent(
     place: str,
     names: Sequence[str],
     server: tuple[int, list[bytes]],
     hostile: Callable[[str, str], Cli],
 ) -> None:
-    port, reached = server
+    port, requests = server
     for name in names:
         cli = hostile(name.replace("{port}", str(port)), place)
-        refuses(cli, place)
-        assert reached == [], (name, place)
+        check_not_opened(cli, place)
+        assert requests == [], (name, place)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("place", "names"), spread(PLACES, LOCAL))
+@pytest.mark.parametrize(("place", "names"), distribute(PLACES, LOCAL))
 def test_no_other_file_is_opened(
     place: str, names: Sequence[str], hostile: Callable[[str, str], Cli]
 ) -> None:
     for name in names:
-        refuses(hostile(name, place), place)
+        check_not_opened(hostile(name, place), place)
 
 
-def refuses(cli: Cli, place: str) -> None:
-    """Commands that need the file say that they do not open it; none takes a row of it."""
-    asked = ("query", "--query", "q", "--by", "engine")
+def check_not_opened(cli: Cli, place: str) -> None:
+    """Commands that need the file refuse to open it, and no result has a row of it."""
+    query = ("query", "--query", "q", "--by", "engine")
     maintain = ("maintain", "--policy", "incremental")
     first = ("capture",) if place == "add" else maintain
-    runs = [cli(*words) for words in (first, asked, ("check",))]
+    runs = [cli(*words) for words in (first, query, ("check",))]
     codes = {ran.error["code"] for ran in runs if ran.code}
     assert all(ran.code in (0, 3) for ran in runs), codes
     assert place == "removed" or codes & {"file_outside_table", "data_file_irregular"}, codes
@@ -523,7 +526,7 @@ NAMED = "SELECT g, note, x FROM t WHERE note = :word AND x >= :low"
 
 @pytest.fixture
 def guarded(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """A workload whose Spark can never start: whoever asks for it has let a text through."""
+    """A workload whose Spark cannot start: a test fails if SQL gets that far."""
 
     no_spark = Mock(side_effect=AssertionError("Spark was to start"))
     monkeypatch.setattr(context.OwnSession, "open", no_spark)
@@ -543,35 +546,35 @@ def write_escapes(
     cli.workload.write_text(yaml.safe_dump(document))
 
 
-def check_refused(cli: Cli, what: str, command: str, *arguments: str) -> None:
+def check_refused(cli: Cli, label: str, command: str, *arguments: str) -> None:
     ran = cli(command, *arguments)
-    assert ran.code in (2, 3), (what, ran.document)
+    assert ran.code in (2, 3), (label, ran.document)
     error = ran.error
-    assert error["code"] != "unexpected", (what, error)
-    assert error["hint"], (what, error)
-    assert "AssertionError" not in error["message"], (what, error)
+    assert error["code"] != "unexpected", (label, error)
+    assert error["hint"], (label, error)
+    assert "AssertionError" not in error["message"], (label, error)
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("each", [1, pytest.param(3, marks=pytest.mark.long)])
-def test_queries_of_the_workload(guarded: Cli, each: int) -> None:
-    """Each text by one command, in turn, or by all three."""
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_attacks_in_the_workload(guarded: Cli, count: int) -> None:
+    """Run each attack with one command in turn, or with all three."""
     for number, attack in enumerate(ATTACKS):
         write_escapes(guarded, q={"sql": attack, "params": {"word": "t", "low": 2}})
         commands = cycle(("check", "capture", "query"))
-        for command in islice(commands, number % 3, number % 3 + each):
+        for command in islice(commands, number % 3, number % 3 + count):
             check_refused(guarded, attack, command)
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
-@pytest.mark.parametrize("each", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_texts_of_python_calls(guarded: Cli, each: int) -> None:
-    """Each text by one call, in turn, or by all three."""
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_attacks_in_calls(guarded: Cli, count: int) -> None:
+    """Run each attack with one call in turn, or with all three."""
     with impctl.open(guarded.workload) as workload:
         calls = (workload.rewrite, workload.query, workload.dataframe)
         for number, attack in enumerate(ATTACKS):
-            for call in islice(cycle(calls), number % 3, number % 3 + each):
+            for call in islice(cycle(calls), number % 3, number % 3 + count):
                 with pytest.raises(ImpctlError) as caught:
                     call(sql=attack)
                 assert caught.value.exit_code in (2, 3), attack
@@ -580,7 +583,7 @@ def test_texts_of_python_calls(guarded: Cli, each: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.slow
-def test_batches_of_updates(guarded: Cli) -> None:
+def test_attack_in_updates(guarded: Cli) -> None:
     version = DeltaTable(str(guarded.workload.parent / "t")).version()
     batches = []
     for text in EXPRESSIONS:
@@ -595,19 +598,19 @@ def test_batches_of_updates(guarded: Cli) -> None:
     assert DeltaTable(str(guarded.workload.parent / "t")).version() == version
 
 
-def literal(sql: str) -> list[str]:
-    """The strings in the text that Spark's own words would find, read by sqlglot's tokenizer."""
+def string_literals(sql: str) -> list[str]:
+    """The string literals of the SQL, by sqlglot's Spark tokenizer."""
     return [token.text for token in Spark().tokenize(sql) if token.token_type is TokenType.STRING]
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.slow
-def test_values_of_parameters_stay_values(guarded: Cli) -> None:
-    """A text is one literal of the rewritten query, whatever it holds; a number takes no text."""
+def test_parameters_stay_literals(guarded: Cli) -> None:
+    """Any text becomes one literal of the rewritten query; numeric parameters reject text."""
     plain = guarded.good("rewrite", "--param", "word=b").results[0]["sql"]
     for text in TEXTS:
         result = guarded.one("rewrite", "--param", f"word={text}")
-        assert literal(result["sql"]) == [text], result["sql"]
+        assert string_literals(result["sql"]) == [text], result["sql"]
         assert len(result["sql"]) < len(plain) + 8 * len(text)
         check_refused(guarded, text, "rewrite", "--param", f"low={text}")
         check_refused(guarded, text, "rewrite", "--param", f"{text}=1")
@@ -615,7 +618,7 @@ def test_values_of_parameters_stay_values(guarded: Cli) -> None:
         check_refused(guarded, text, "query", "--param", f"low={text}")
     with impctl.open(guarded.workload) as workload:
         for text in TEXTS:
-            assert literal(workload.rewrite(params={"word": text}).sql) == [text]
+            assert string_literals(workload.rewrite(params={"word": text}).sql) == [text]
             for odd in (text, [text], {text: 1}, text.encode()):
                 with pytest.raises(ImpctlError) as caught:
                     workload.rewrite(params={"low": odd})  # type: ignore[dict-item]
@@ -654,11 +657,11 @@ TARGETS = [
     *LINKS,
     *("to-table/new.{end}", "to-log/00000000000000000001.json", "to-store/new.{end}"),
 ]
-MEANT = {
+ALLOWED = {
     "init": {"w.yaml", "to-workload.csv", "batch.csv", "to-batch.csv"},
     "store": {".impctl", "to-store", "elsewhere"},
 }
-"""Files that an option is meant to write, with `--force` or as stores."""
+"""Files that an option may write, with `--force` or as stores."""
 OUTPUT_OPTIONS = {
     "query": ("csv", ["query", "{w}", "--query", "q", "--by", "engine", "--out", "{out}"]),
     "changes": ("jsonl", ["changes", "{w}", "--query", "q", "--all", "--out", "{out}"]),
@@ -675,8 +678,8 @@ OUTPUT_OPTIONS = {
 }
 
 
-def made(folder: Path, capsys: Capsys) -> Cli:
-    """Tables, a workload, stores, links, captured."""
+def write_folder(folder: Path, capsys: Capsys) -> Cli:
+    """A folder with tables, a captured workload, stores and symbolic links."""
     rows = pa.table({"g": [1, 2, 3], "x": [10, 20, 30]})
     for name in ("t", "deep/u", "other"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -690,13 +693,13 @@ def made(folder: Path, capsys: Capsys) -> Cli:
     return cli
 
 
-def content(folder: Path) -> dict[str, str]:
-    """All files that are there, links not followed, with their content; but for what SQLite has
-    beside a catalog."""
+def file_digests(folder: Path) -> dict[str, str]:
+    """Digests of all files and targets of symbolic links, except for SQLite's files beside a
+    catalog."""
     result = {}
-    for here, _, files in os.walk(folder):
+    for parent, _, files in os.walk(folder):
         for name in files:
-            path = Path(here) / name
+            path = Path(parent) / name
             if path.is_symlink():
                 result[str(path.relative_to(folder))] = os.readlink(path)
             elif not name.startswith(("catalog", "ledger", "lock")):
@@ -704,19 +707,19 @@ def content(folder: Path) -> dict[str, str]:
     return result
 
 
-@pytest.mark.parametrize(("option", "targets"), spread([*OUTPUT_OPTIONS], TARGETS))
-def test_nothing_is_destroyed(
+@pytest.mark.parametrize(("option", "targets"), distribute([*OUTPUT_OPTIONS], TARGETS))
+def test_files_are_unchanged(
     option: str, targets: Sequence[str], tmp_path: Path, capsys: Capsys
 ) -> None:
-    end, words = OUTPUT_OPTIONS[option]
-    cli = made(tmp_path, capsys)
-    before = content(tmp_path)
+    end, template = OUTPUT_OPTIONS[option]
+    cli = write_folder(tmp_path, capsys)
+    before = file_digests(tmp_path)
     for target in targets:
-        if target in MEANT.get(option, ()):
+        if target in ALLOWED.get(option, ()):
             continue
         out = tmp_path / target.replace("{end}", end)
-        places = {"{w}": str(cli.workload), "{out}": str(out), "{t}": str(tmp_path / "t")}
-        code = run(build_app(), [places.get(word, word) for word in words])
+        values = {"{w}": str(cli.workload), "{out}": str(out), "{t}": str(tmp_path / "t")}
+        code = run(build_app(), [values.get(word, word) for word in template])
         assert code in (2, 6), target
-        assert content(tmp_path) == before, target
+        assert file_digests(tmp_path) == before, target
     assert "Traceback" not in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Joins whose sides are read by files or Spark; tables with deletion vectors."""
+"""Joins whose sides are read from files or by Spark; tables with deletion vectors."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OwnSession, "open", Mock(side_effect=AssertionError("Spark was asked for")))
 
 
-def both(folder: Path, capsys: Capsys, names: Iterable[str]) -> Cli:
-    """Each of these queries, joined by files and by an index."""
+def files_and_index(folder: Path, capsys: Capsys, names: Iterable[str]) -> Cli:
+    """A CLI for each of these queries, with `join: files` and with `join: index`."""
     queries = [
         (f"{name}_{join}", QUERIES[name], join) for name in names for join in ("files", "index")
     ]
     return Cli(capsys, write_workload(folder, queries))
 
 
-def assert_alike(folder: Path) -> None:
+def check_equal(folder: Path) -> None:
     for name in QUERIES:
         by_files, by_index = (stored(folder, f"{name}_{join}") for join in ("files", "index"))
         assert by_files.versions == by_index.versions
@@ -59,29 +59,29 @@ def assert_alike(folder: Path) -> None:
 
 @pytest.mark.usefixtures("_no_spark")
 @pytest.mark.slow
-def test_every_type_of_key_is_found_in_files(tmp_path: Path, capsys: Capsys) -> None:
-    cli = both(tmp_path, capsys, QUERIES)
+def test_all_key_types_from_files(tmp_path: Path, capsys: Capsys) -> None:
+    cli = files_and_index(tmp_path, capsys, QUERIES)
     captured = cli.good("capture").results
     assert {r["mode"] for r in captured} == {"exact"}
-    assert_alike(tmp_path)
+    check_equal(tmp_path)
     rng = random.Random(5)
     for turn in range(TURNS):
         change(tmp_path, rng, turn)
         for result in cli.good("maintain").results:
             assert result["action"] == "exact", result
-        assert_alike(tmp_path)
+        check_equal(tmp_path)
         if turn == 0:
             for table in ("t", "u"):
                 DeltaTable(str(tmp_path / table)).optimize.compact()
 
 
 @pytest.mark.usefixtures("_no_spark")
-def test_what_is_kept_of_a_side_that_is_read_is_a_filter(tmp_path: Path, capsys: Capsys) -> None:
-    cli = both(tmp_path, capsys, ["two"])
+def test_sides_read_from_files_are_not_stored(tmp_path: Path, capsys: Capsys) -> None:
+    cli = files_and_index(tmp_path, capsys, ["two"])
     cli.good("capture")
-    kept = {r["query"]: r for r in cli.good("explain").results}
-    assert {side["strategy"] for side in kept["two_files"]["joins"]} == {"files"}
-    assert {side["strategy"] for side in kept["two_index"]["joins"]} == {"index"}
+    explained = {r["query"]: r for r in cli.good("explain").results}
+    assert {side["strategy"] for side in explained["two_files"]["joins"]} == {"files"}
+    assert {side["strategy"] for side in explained["two_index"]["joins"]} == {"index"}
     assert stored(tmp_path, "two_files").state_meta["from_files"] == ["join0.left", "join0.right"]
     assert "from_files" not in stored(tmp_path, "two_index").state_meta
 
@@ -99,7 +99,7 @@ def cli(tmp_path: Path, capsys: Capsys) -> Cli:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.long
-def test_every_type_of_key_goes_to_spark_and_back(cli: Cli, tmp_path: Path, spark: Any) -> None:
+def test_all_key_types_through_spark(cli: Cli, tmp_path: Path, spark: Any) -> None:
     captured = cli.good("capture").results
     assert {r["mode"] for r in captured} == {"exact"}
     rng = random.Random(5)
@@ -111,7 +111,7 @@ def test_every_type_of_key_goes_to_spark_and_back(cli: Cli, tmp_path: Path, spar
 
 
 @pytest.mark.spark
-def test_explain_says_which_sides_are_kept(cli: Cli, spark: Any) -> None:
+def test_explain_shows_join_strategies(cli: Cli, spark: Any) -> None:
     result = {r["query"]: r["joins"] for r in cli.good("explain").results}
     assert {side["strategy"] for side in result["kept"]} == {"index"}
     assert {side["strategy"] for side in result["two"]} == {"spark"}
@@ -141,14 +141,14 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
         yield opened
 
 
-def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(ctx: Context) -> None:
+def test_table_without_statistics_counts_as_larger(ctx: Context) -> None:
     assert ctx.tables.rows_of(["small"]) == 1000
     assert ctx.tables.rows_of(["small", "large"]) > 100_000
     assert changed_table(ctx.tables, ["small", "large"]) == "large"
 
 
 @pytest.mark.parametrize(("tables", "slices"), [(["small"], 1), (["small", "large"], 10)])
-def test_a_join_with_it_is_read_in_slices(
+def test_large_joins_are_read_in_slices(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
     monkeypatch.setattr(fill, "_SLICE_ROWS", 100_000)
@@ -179,7 +179,7 @@ def some(rng: random.Random, count: int) -> pa.Table:
 
 
 def change_vectored(rng: random.Random, table: VectoredTable) -> None:
-    """One commit: rows deleted by vectors, moved to another value, or appended."""
+    """Commit once: delete rows with vectors, update or append rows."""
     low, high = sorted(rng.choices(range(10), k=2))
 
     def between(rows: pa.Table) -> pa.ChunkedArray:
@@ -214,14 +214,14 @@ def sketches(cli: Cli) -> dict[str, Any]:
     return {r["query"]: (r["versions"], r["sketches"], r["stale"]) for r in results}
 
 
-def agree(held: dict[str, Any]) -> None:
+def check_agreement(state: dict[str, Any]) -> None:
     for name in VECTORED_QUERIES:
-        assert held[name] == held[f"{name}_all"] == held[f"{name}_eager"]
+        assert state[name] == state[f"{name}_all"] == state[f"{name}_eager"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [("p",), pytest.param((), marks=pytest.mark.slow)])
-def test_bounded_and_unbounded_agree_over_vectors_and_partitions(
+def test_bounded_and_unbounded_sketches_agree(
     by: tuple[str, ...], tmp_path: Path, capsys: Capsys
 ) -> None:
     rng = random.Random(len(by) + 1)
@@ -232,13 +232,13 @@ def test_bounded_and_unbounded_agree_over_vectors_and_partitions(
         change_vectored(rng, table)
         change_vectored(rng, table)
         refilled += sum(r["refilled_groups"] for r in cli.good("maintain").results)
-        agree(sketches(cli))
+        check_agreement(sketches(cli))
     assert refilled > 2
 
 
 @contextmanager
 def writing_on(disk: FailingDisk | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every store that a run opens lies on this disk."""
+    """All stores that a run opens use this disk."""
 
     def opened(path: Path, *, create: bool = True, is_shared: bool = False) -> Store:
         return Store.open(path, create=create, disk=disk, is_shared=is_shared)
@@ -253,7 +253,7 @@ def writing_on(disk: FailingDisk | None, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("maintain",), ("capture", "--rebalance")])
-def test_a_run_that_dies_between_its_steps_is_taken_up_again(
+def test_crashed_run_is_resumed_at_every_step(
     command: tuple[str, ...], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(1)
@@ -269,23 +269,23 @@ def test_a_run_that_dies_between_its_steps_is_taken_up_again(
     with writing_on(disk, monkeypatch):
         cli.good(*command)
     steps, expected = len(disk.steps), sketches(cli)
-    agree(expected)
-    died = 0
-    for at in range(0, steps, max(1, steps // 6)):
+    check_agreement(expected)
+    crashes = 0
+    for step in range(0, steps, max(1, steps // 6)):
         shutil.rmtree(store)
         shutil.copytree(before, store)
-        disk = FailingDisk(Crash, late=bool(at % 2))
-        disk.arm(at)
+        disk = FailingDisk(Crash, late=bool(step % 2))
+        disk.arm(step)
         with writing_on(disk, monkeypatch), pytest.raises(Crash):
             cli(*command)
-        died += 1
+        crashes += 1
         cli.good(*command)
-        assert sketches(cli) == expected, at
-    assert died > 3, steps
+        assert sketches(cli) == expected, step
+    assert crashes > 3, steps
 
 
 @pytest.mark.slow
-def test_a_writer_beside_a_refill_changes_nothing(
+def test_concurrent_writer_during_refill(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(4)
@@ -297,26 +297,28 @@ def test_a_writer_beside_a_refill_changes_nothing(
         change_vectored(rng, table)
         pinned = table.version
         with monkeypatch.context() as patched:
-            patched.setattr(PinnedTables, "snapshot", _after(lambda: change_vectored(rng, table)))
+            patched.setattr(
+                PinnedTables, "snapshot", snapshot_after(lambda: change_vectored(rng, table))
+            )
             results = cli.good("maintain").results
         refilled += sum(r["refilled_groups"] for r in results)
         assert {r["versions"]["t"] for r in results} == {pinned}
         assert table.version > pinned
-        agree(sketches(cli))
+        check_agreement(sketches(cli))
         cli.good("maintain")
-        agree(sketches(cli))
+        check_agreement(sketches(cli))
     assert refilled > 1
 
 
-def _after(write: Callable[[], None]) -> Callable[..., Snapshot]:
-    """`PinnedTables.snapshot`, with a commit of somebody else just before the first few."""
-    taken, left = PinnedTables.snapshot, iter(range(4))
+def snapshot_after(write: Callable[[], None]) -> Callable[..., Snapshot]:
+    """`PinnedTables.snapshot`, with another writer's commit before each of the first four calls."""
+    original, remaining = PinnedTables.snapshot, iter(range(4))
 
     def snapshot(tables: PinnedTables, table: str, version: int | None = None) -> Snapshot:
         tables.source(table)
-        if next(left, None) is not None:
+        if next(remaining, None) is not None:
             write()
-        return taken(tables, table, version)
+        return original(tables, table, version)
 
     return snapshot
 
@@ -326,13 +328,13 @@ IN_SPARK = {
     "spread": (SPREAD, "x", "auto"),
     "joined": ("SELECT a.x FROM t a JOIN t b ON a.p <=> b.p AND a.g = b.x", "x", "spark"),
 }
-ASKED = "SELECT g, COUNT(*) n FROM t WHERE x >= :low GROUP BY g HAVING COUNT(*) >= 2"
+REUSED_QUERY = "SELECT g, COUNT(*) n FROM t WHERE x >= :low GROUP BY g HAVING COUNT(*) >= 2"
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
+def test_spark_over_deletion_vectors_and_partitions(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
     rng = random.Random(6)
@@ -341,7 +343,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
         name: {"sql": sql, "sketch": {"t": sketched}, "join": join}
         for name, (sql, sketched, join) in IN_SPARK.items()
     }
-    queries["asked"] = {"sql": ASKED, "sketch": {"t": "g"}, "params": {"low": 2}}
+    queries["asked"] = {"sql": REUSED_QUERY, "sketch": {"t": "g"}, "params": {"low": 2}}
     ranges = {"g": {"boundaries": [1, 3]}, "p": {"boundaries": ["b"]}, "x": {"ranges": 4}}
     cli = Cli.asking(capsys, tmp_path, queries, partitions={"t": ranges}).captured()
     for command in (("maintain", "--large-change", "0"), ("capture", "--rebalance")):
@@ -350,14 +352,14 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
         with monkeypatch.context() as patched:
             if command[0] == "maintain":
                 patched.setattr(
-                    PinnedTables, "snapshot", _after(lambda: change_vectored(rng, table))
+                    PinnedTables, "snapshot", snapshot_after(lambda: change_vectored(rng, table))
                 )
             codes = {r.get("reason_code") for r in cli.good(*command).results}
         assert command[0] == "capture" or "grouped_by_spark" in codes
         cli.verified()
     answer = cli.one("query", "--query", "asked", "--param", "low=4")
     assert answer["reuse"]["query"] == "asked"
-    kept = table.rows().filter(pc.greater_equal(table.rows()["x"], 4))
-    counts = kept.group_by("g").aggregate([([], "count_all")]).to_pylist()
+    selected = table.rows().filter(pc.greater_equal(table.rows()["x"], 4))
+    counts = selected.group_by("g").aggregate([([], "count_all")]).to_pylist()
     expected = [[row["g"], row["count_all"]] for row in counts if row["count_all"] >= 2]
     assert sorted(answer["rows"], key=str) == sorted(expected, key=str)

@@ -1,4 +1,4 @@
-"""Proposed ranges at first and last values, and ranges that are read whole."""
+"""Proposed ranges at the limits of types, and ranges that are read without a filter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LIMITS: dict[str, tuple[pa.DataType, Any, Any]] = {
 
 
 def rows(first: int) -> pa.Table:
-    """Every column at both its ends, and a key that no two tables share."""
+    """Rows with the least and greatest value of each type, and a unique key."""
     columns = {
         name: pa.array([low, low, high, high, high], kind)
         for name, (kind, low, high) in LIMITS.items()
@@ -43,11 +43,11 @@ def rows(first: int) -> pa.Table:
 
 
 @pytest.fixture
-def extremes(tmp_path: Path, capsys: Capsys) -> Cli:
+def extremes_cli(tmp_path: Path, capsys: Capsys) -> Cli:
     path = str(tmp_path / "t")
     create_table(path, rows(0))
     for first in (5, 10):
-        # The last value of a file starts others, so that ranges are proposed behind it.
+        # The last value of a file starts others, so a range is proposed after it.
         write_deltalake(path, rows(first).slice(2), mode="append")
     sql = "SELECT {0}, COUNT(*) AS n FROM t GROUP BY {0} HAVING COUNT(*) > 2"
     queries = {name: {"sql": sql.format(name), "sketch": {"t": name}} for name in LIMITS}
@@ -57,9 +57,9 @@ def extremes(tmp_path: Path, capsys: Capsys) -> Cli:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-def test_spark_reads_filters_of_proposed_ranges(extremes: Cli) -> None:
-    extremes.good("capture")
-    extremes.verified(is_exact=False)
+def test_proposed_ranges_at_type_limits(extremes_cli: Cli) -> None:
+    extremes_cli.good("capture")
+    extremes_cli.verified(is_exact=False)
 
 
 GROUPS = 80
@@ -70,9 +70,9 @@ FROM (SELECT g FROM c GROUP BY g HAVING COUNT(*) < 8) a,
   (SELECT h FROM c GROUP BY h HAVING COUNT(*) < 8) b"""
 
 
-def written(folder: Path, files: list[list[tuple[int, int]]]) -> None:
+def write_files(folder: Path, files: list[list[tuple[int, int]]]) -> None:
     for rows in files:
-        columns = {name: pa.array([row[at] for row in rows]) for at, name in enumerate("gh")}
+        columns = {name: pa.array([row[index] for row in rows]) for index, name in enumerate("gh")}
         write_deltalake(str(folder / "t"), pa.table(columns), mode="append")
 
 
@@ -82,13 +82,13 @@ def workload(folder: Path, sql: str, capsys: Capsys) -> Cli:
 
 
 @pytest.fixture
-def spread(tmp_path: Path, capsys: Capsys) -> Cli:
-    """Odd groups have ten rows and fail: some beside even groups, which pass, some apart."""
+def spread_cli(tmp_path: Path, capsys: Capsys) -> Cli:
+    """Even groups pass. Odd ones have ten rows and fail, in files with even groups or without."""
     beside = [
         [(g, 0) for g in (k, k + 1) for _ in range(1 if g % 2 == 0 else 3)] for k in range(GROUPS)
     ]
     far = [[(g, 0)] * 5 for g in range(1, GROUPS, 2)]
-    written(tmp_path, beside + far)
+    write_files(tmp_path, beside + far)
     cli = workload(tmp_path, SPREAD, capsys)
     captured = cli.one("capture")
     assert len(captured["sketches"][0]["ranges"]) > 32, "more ranges than a filter has"
@@ -96,30 +96,30 @@ def spread(tmp_path: Path, capsys: Capsys) -> Cli:
 
 
 @pytest.mark.spark
-def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
-    result = spread.one("verify", "--results")
+def test_range_between_others_is_read_fully(spread_cli: Cli) -> None:
+    result = spread_cli.one("verify", "--results")
     assert (result["covers"], result["results_equal"]) == (True, True)
 
 
 @pytest.mark.spark
-def test_verify_finds_that_files_of_every_range_lose_rows_of_few(
-    spread: Cli, monkeypatch: pytest.MonkeyPatch
+def test_verify_detects_rows_lost_by_pruning_files(
+    spread_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def parted(snapshot: Snapshot, ranges: RangeSet, partition: RangePartition) -> PartedRead:
-        wanted = range_filter(ranges, partition)
+        predicate = range_filter(ranges, partition)
         files = prune(snapshot, [exact_filter(ranges, partition)])
-        return PartedRead(wanted, (ReadPart(files, wanted),))
+        return PartedRead(predicate, (ReadPart(files, predicate),))
 
     monkeypatch.setattr(filters, "parted_read", parted)
-    assert spread("verify", "--results").error["code"] == "sketch_unsound"
+    assert spread_cli("verify", "--results").error["code"] == "sketch_unsound"
 
 
 @pytest.mark.spark
-def test_accesses_at_one_place_with_two_attributes(tmp_path: Path, capsys: Capsys) -> None:
-    """Group 5 fails with 15 rows; three of them are in the range of h that the other one needs."""
+def test_shared_access_with_two_attributes(tmp_path: Path, capsys: Capsys) -> None:
+    """Group 5 fails with 15 rows; three are in the range of h that the other access needs."""
     low = [(g, 20 + g) for g in range(2) for _ in range(3)]
     rest = [(g, (g * 7 + i) % 9) for g in range(2, 10) for i in range(12)]
-    written(tmp_path, [low + rest + [(5, 20)] * 3])
+    write_files(tmp_path, [low + rest + [(5, 20)] * 3])
     cli = workload(tmp_path, SHARED, capsys)
     assert sorted(sketch["attribute"] for sketch in cli.one("capture")["sketches"]) == ["g", "h"]
     cli.verified(is_exact=False)

@@ -1,4 +1,4 @@
-"""Random plans, queries, answers and uses of sketches on real tables, with Spark as the oracle."""
+"""Random plans, queries, results and sketch uses on real tables, with Spark as the oracle."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _TINY = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
 }
-"""Planning and compiling cost more than a few rows do."""
+"""For a few rows, planning and compiling cost the most."""
 
 
 @pytest.fixture
-def tiny(spark: Any) -> Iterator[Any]:
-    """The session, made for rows that can be counted by hand."""
+def tiny_spark(spark: Any) -> Iterator[Any]:
+    """The session, configured for tiny tables."""
     before = {key: spark.conf.get(key, None) for key in _TINY}
     for key, value in _TINY.items():
         spark.conf.set(key, value)
@@ -56,10 +56,10 @@ def tiny(spark: Any) -> Iterator[Any]:
 
 @pytest.mark.spark
 @random_cases(9, 20, 100, all_when_long=True)
-def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
+def test_sketches_keep_results(tiny_spark: Any, cases: range) -> None:
     tally = SparkTally()
     for seed in cases:
-        run_case(tiny, seed, tally)
+        run_case(tiny_spark, seed, tally)
     assert tally.undecided == []
     assert tally.failed <= len(cases) // 20
     assert tally.judged > len(cases) // 4
@@ -69,14 +69,14 @@ def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @random_cases(25, 25, 300)
-def test_random_answers_are_sparks(spark: Any, cases: range) -> None:
+def test_random_results_match(spark: Any, cases: range) -> None:
     tally = AnswerTally()
     for seed in cases:
         run_answers(spark, seed, tally)
     assert tally.run > len(cases) * 3 // 4
     assert tally.kept > len(cases) // 4
     assert tally.ordered > len(cases) // 2
-    # Spark may fail on a row that the engine need not look at; then there is no answer to compare.
+    # Spark may fail on a row that the engine does not evaluate; then there is nothing to compare.
     assert len(tally.unnoticed) <= len(cases) // 50
 
 
@@ -84,9 +84,9 @@ CASES = 8 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 BATCHES = 2
 
 
-def written(folder: Path, capsys: Capsys, case: int, sql: str, partition: RangePartition) -> Cli:
+def case_cli(folder: Path, capsys: Capsys, case: int, sql: str, partition: RangePartition) -> Cli:
     column, scale = partition.attribute, partition.type.scale
-    # As the workload file writes them.
+    # As written in the workload file.
     boundaries = [
         value / 10**scale if scale and not isinstance(value, str) else value
         for value in partition.boundaries
@@ -102,8 +102,8 @@ def written(folder: Path, capsys: Capsys, case: int, sql: str, partition: RangeP
     )
 
 
-def changed(table: str, rows: list[Row], rng: random.Random) -> None:
-    """One batch: an append where only rows come, else the whole table written anew."""
+def change_table(table: str, rows: list[Row], rng: random.Random) -> None:
+    """Change the table: append if rows are only inserted, else overwrite it."""
     change, weights = random_change(rng, rows)
     if change and all(weight > 0 for weight in weights):
         write_deltalake(table, table_of(change), mode="append")
@@ -112,16 +112,16 @@ def changed(table: str, rows: list[Row], rng: random.Random) -> None:
 
 
 def was_unsure(folder: Path, case: int) -> bool:
-    """Whether some group was ever kept because a sum of doubles was too close to call."""
+    """Whether a group was kept because its sum of doubles was too close to call."""
     return bool(stored(folder, "q", f".impctl/{case}").state_meta.get("unsure"))
 
 
 def safe_workload(
     capsys: Capsys, folder: Path, case: int, sql: str, rng: random.Random
 ) -> Cli | None:
-    """The query with some partition it is safe on; None where there is none."""
+    """A CLI for the query with a partition it is safe on; None if there is none."""
     for partition in rng.sample(PARTITIONS, len(PARTITIONS)):
-        cli = written(folder, capsys, case, sql, partition)
+        cli = case_cli(folder, capsys, case, sql, partition)
         if cli("capture", "--dry-run").code == 0:
             return cli
     return None
@@ -139,7 +139,7 @@ def one_case(case: int, folder: Path, capsys: Capsys) -> str:
     label = f"case {case}: {cli.workload.read_text()}"
     mode = str(cli.good("capture").results[0]["mode"])
     for _ in range(BATCHES):
-        changed(table, rows, rng)
+        change_table(table, rows, rng)
         ran = cli("maintain")
         if ran.code == 3 and ran.error["code"] == "sketch_unsafe":
             return "a fact was broken, and nothing else is safe"
@@ -155,15 +155,15 @@ def one_case(case: int, folder: Path, capsys: Capsys) -> str:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_maintained_equals_recaptured_in_spark(
+def test_maintenance_equals_recapture(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for case in range(CASES):
-        # Every second one is captured from partial aggregates of Spark.
+        # Odd cases are captured from partial aggregates of Spark.
         monkeypatch.setattr(loading, "_LARGEST_LOAD", -1 if case % 2 else 1000)
-        seen[one_case(case, tmp_path, capsys)] += 1
-    assert seen["exact"] >= CASES // 3, seen
+        counts[one_case(case, tmp_path, capsys)] += 1
+    assert counts["exact"] >= CASES // 3, counts
 
 
 BOUNDED = {
@@ -181,10 +181,10 @@ PARTS = {
     "bounded": {name: {"sql": sql, "buffer": 1} for name, sql in BOUNDED.items()},
 }
 ROUNDS = 2 * int(os.environ.get("IMPCTL_FUZZ", "1"))
-"""By hand: `IMPCTL_FUZZ=3` for six."""
+"""`IMPCTL_FUZZ=3` runs six."""
 
 
-def opened(tmp_path: Path, capsys: Capsys, part: str) -> Cli:
+def part_cli(tmp_path: Path, capsys: Capsys, part: str) -> Cli:
     rng = random.Random(5)
     create_table(str(tmp_path / "t"), rows(rng, 40, is_left=True))
     create_table(str(tmp_path / "u"), rows(rng, 12, is_left=False))
@@ -198,8 +198,8 @@ def opened(tmp_path: Path, capsys: Capsys, part: str) -> Cli:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_all_is_exact_and_right(tmp_path: Path, capsys: Capsys, spark: Any, part: str) -> None:
-    cli = opened(tmp_path, capsys, part)
+def test_all_exact_and_correct(tmp_path: Path, capsys: Capsys, spark: Any, part: str) -> None:
+    cli = part_cli(tmp_path, capsys, part)
     captured = cli.good("capture").results
     assert {r["query"]: r["mode"] for r in captured} == dict.fromkeys(PARTS[part], "exact")
     rng = random.Random(11)
@@ -216,10 +216,10 @@ def test_all_is_exact_and_right(tmp_path: Path, capsys: Capsys, spark: Any, part
             assert result["action"] in ("exact", "none"), result
             refilled += result["refilled_groups"]
         if turn % 2 and part == "operators":
-            # Random plans above compare the answers of these operators.
+            # The random plans above compare results of these operators.
             for result in cli.good("verify").results:
                 assert (result["covers"], result["slack"]) == (True, 0), result
         elif turn % 2:
-            # Where ORDER BY leaves ties, two runs may answer differently.
+            # If ORDER BY leaves ties, two runs may return different rows.
             cli.verified(may_tie="top_counted")
     assert (refilled > 0) == (part == "bounded")

@@ -1,4 +1,4 @@
-"""Expressions, numbers and sums wherever they stand: whoever answers, it is Spark's answer."""
+"""Expressions, numbers and sums in all positions: every way to answer matches Spark."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def test_averages_of_short_decimals(opened: Any, tmp_path: Path, sql: str) -> No
     cli = opened(sql, "g", rows)
     cli.good("capture")
     cli.verified(is_exact=False)
-    # The same average in another range, by maintenance alone.
+    # Add the same average in another range, by maintenance only.
     write_deltalake(str(tmp_path / "t"), rows_of({"g": [7] * 160, "p": cents}, 7, 2), mode="append")
     cli.good("maintain")
     cli.verified(is_exact=False)
 
 
-def answers(cli: Cli) -> list[Any]:
-    """Rows through the sketch, which must be those without."""
+def checked_rows(cli: Cli) -> list[Any]:
+    """The rows through the sketch, after checking that they equal those without it."""
     cli.verified(is_exact=False)
     answer = cli.one("query", "--query", "q")
     rows = answer["rows"]
@@ -104,21 +104,21 @@ def answers(cli: Cli) -> list[Any]:
         (25, 6, ["0.000001"] + ["0"] * 7, "> 0.0000001"),
     ],
 )
-def test_spark_captures_averages(
+def test_averages_captured_by_spark(
     opened: Any, tmp_path: Path, digits: int, scale: int, values: list[str], limit: str
 ) -> None:
     columns = {"g": [1] * len(values), "p": values, "d": ["1"] * len(values)}
     rows = rows_of(columns, digits, scale)
-    # A sum of distinct values is left to Spark, and with it the whole condition.
+    # Spark computes sums of distinct values, and so the whole condition.
     sql = (
         f"SELECT g FROM t GROUP BY g HAVING AVG(p) {limit} AND SUM(DISTINCT CAST(d AS DOUBLE)) > 0"
     )
     cli = opened(sql, "g", rows)
     assert cli.one("capture")["mode"] != "exact"
-    assert answers(cli) == [[1]]
+    assert checked_rows(cli) == [[1]]
 
 
-def test_groups_too_large_for_doubles_are_captured_by_spark(
+def test_spark_captures_groups_too_large_for_doubles(
     opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numeric, "EXACT_DOUBLE", 10**9)
@@ -126,11 +126,11 @@ def test_groups_too_large_for_doubles_are_captured_by_spark(
     rows = rows_of({"g": [1] * 50 + [9] * 101, "p": few + many}, 7, 2)
     cli = opened("SELECT g FROM t GROUP BY g HAVING AVG(p) > 6", "g", rows)
     cli.good("capture")
-    assert answers(cli) == [[9]]
+    assert checked_rows(cli) == [[9]]
     more = rows_of({"g": [1] * 60, "p": ["9.00"] * 60}, 7, 2)
     write_deltalake(str(tmp_path / "t"), more, mode="append")
     cli.good("maintain")
-    assert sorted(answers(cli)) == [[1], [9]]
+    assert sorted(checked_rows(cli)) == [[1], [9]]
 
 
 def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
@@ -141,11 +141,11 @@ def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
     added = rows_of({"g": [1], "a": [str(a)], "b": [str(2 * 10**6 * a + 1)]}, 38, 0)
     write_deltalake(str(tmp_path / "t"), added, mode="append")
     cli.good("maintain")
-    assert answers(cli) == [[1]]
+    assert checked_rows(cli) == [[1]]
 
 
 @pytest.mark.parametrize("condition", ["x >= CAST(0 AS BIGINT)", "x >= +0"])
-def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condition: str) -> None:
+def test_rounded_decimal_in_comparison_has_no_sign(opened: Any, condition: str) -> None:
     tiny = ["3E-19", "-4E-19", "1"]
     rows = rows_of({"g": [1, 1, 2], "p": [1, 9, 1], "x": tiny}, 38, 30)
     sql = f"SELECT g FROM t WHERE {condition} GROUP BY g HAVING SUM(x) > 0"
@@ -165,11 +165,11 @@ def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condi
         (38, 0, "9223372036854775807", "x div 0.1 = -10"),
     ],
 )  # fmt: skip
-def test_border_numbers(opened: Any, digits: int, scale: int, value: str, condition: str) -> None:
+def test_boundary_values(opened: Any, digits: int, scale: int, value: str, condition: str) -> None:
     rows = rows_of({"g": [1, 9], "x": [value, "0"]}, digits, scale)
     cli = opened(f"SELECT g FROM t WHERE {condition} GROUP BY g", "g", rows)
     cli.good("capture")
-    assert answers(cli) == [[1]]
+    assert checked_rows(cli) == [[1]]
 
 
 def test_a_quotient_that_wraps_has_no_sign(opened: Any) -> None:
@@ -211,8 +211,8 @@ BASE = 1_774_744_200_000_000
 """2026-03-29 00:30 UTC, half an hour before summer time begins in Europe."""
 ZONES = ("UTC", "Europe/Berlin", "+05:30")
 REFUSALS = (QueryError, RecaptureNeededError, UnsupportedError, UsageError)
-"""What says that somebody cannot answer, not that the query fails. Whether a value can be computed
-may depend on it: `not_exact`, or `answer_not_kept` after a capture."""
+"""Errors of a component that cannot answer, as opposed to failing queries. Further ones depend on
+values: `not_exact`, or `answer_not_kept` after a capture."""
 
 
 @cache
@@ -222,30 +222,30 @@ def expressions() -> tuple[str, ...]:
 
 
 def table_of(rows: Sequence[Sequence[Any]]) -> pa.Table:
-    made = []
+    values_by_row = []
     for id, i, d, f, m, s, u, url, js, seconds, day, flag, x in rows:
-        at = None if seconds is None else BASE + seconds * 1_000_000
-        on = None if day is None else date.fromisoformat(day)
+        time = None if seconds is None else BASE + seconds * 1_000_000
+        date_ = None if day is None else date.fromisoformat(day)
         money = None if m is None else Decimal(m)
-        made.append((id, i, d, f, money, s, u, url, js, at, at, on, flag, x))
+        values_by_row.append((id, i, d, f, money, s, u, url, js, time, time, date_, flag, x))
     types = (
         pa.int64(), pa.int32(), pa.float64(), pa.float32(), pa.decimal128(10, 2), pa.string(),
         pa.string(), pa.string(), pa.string(), pa.timestamp("us", "UTC"), pa.timestamp("us"),
         pa.date32(), pa.bool_(), pa.binary(),
     )  # fmt: skip
-    columns = zip(COLUMNS, types, zip(*made, strict=True), strict=True)
+    columns = zip(COLUMNS, types, zip(*values_by_row, strict=True), strict=True)
     return pa.table({name: pa.array(values, kind) for name, kind, values in columns})
 
 
-def written(shape: str, expression: str) -> str:
+def shape_sql(shape: str, expression: str) -> str:
     if shape == "over groups":
         maxima = ", ".join(f"MAX({name}) AS {name}" for name in COLUMNS)
         return SHAPES[shape].format(expression, maxima)
     return SHAPES[shape].format(expression)
 
 
-def plainly(spark: Any, sql: str) -> pa.Table | None:
-    """Spark's own answer over the files; None where it fails."""
+def spark_result(spark: Any, sql: str) -> pa.Table | None:
+    """Spark's result over the files; None if it fails."""
     from pyspark.errors import PySparkException
 
     try:
@@ -256,9 +256,9 @@ def plainly(spark: Any, sql: str) -> pa.Table | None:
 
 
 def difference(result: pa.Table, expected: pa.Table, shape: str) -> str:
-    """What is not as Spark has it; empty if all is.
+    """The difference to Spark's result; empty if they are equal.
 
-    MIN and MAX do not keep the sign of a zero, which no function that impctl computes can tell.
+    MIN and MAX do not keep the sign of a zero, which no function of impctl depends on.
     """
     for one, other in zip(result.schema, expected.schema, strict=True):
         if not is_alike(one.type, other.type):
@@ -276,52 +276,52 @@ def difference(result: pa.Table, expected: pa.Table, shape: str) -> str:
     return "" if ours == theirs else f"{ours} instead of {theirs}"
 
 
-def complaints(opened: Any, spark: Any, name: str, shape: str, sql: str) -> list[str]:
-    """What is wrong with the answers of one query of the workload."""
-    expected, said = plainly(spark, sql), []
-    is_kept = is_to_be_kept(opened, name)
+def find_errors(workload: Any, spark: Any, name: str, shape: str, sql: str) -> list[str]:
+    """Errors in the results of one query of the workload."""
+    expected, messages = spark_result(spark, sql), []
+    is_kept = will_be_materialized(workload, name)
     if is_kept:
-        # Else it is as good as never captured: Spark answers, or the engine by itself.
+        # Otherwise the capture has no effect: Spark or the engine answers.
         try:
-            opened.capture(name)
+            workload.capture(name)
         except EvaluationError as error:
             if expected is not None:
-                said.append(f"capture: {error}")
+                messages.append(f"capture: {error}")
     for by in ("auto", "state", "engine"):
         try:
-            arrow = opened.query(name, by=by).to_arrow()
+            arrow = workload.query(name, by=by).to_arrow()
         except ImpctlError as error:
             is_inexact = error.code in ("not_exact", "answer_not_kept")
             may_refuse = by == "engine" or (by == "state" and (is_inexact or not is_kept))
             is_refusal = is_inexact or isinstance(error, REFUSALS)
             is_refusal = is_refusal and not isinstance(error, EvaluationError)
             if expected is not None and not (may_refuse and is_refusal):
-                said.append(f"{by}: {error.code}: {error}")
+                messages.append(f"{by}: {error.code}: {error}")
             continue
         if expected is None:
-            said.append(f"{by}: answers where Spark fails: {arrow.to_pylist()}")
+            messages.append(f"{by}: answers where Spark fails: {arrow.to_pylist()}")
             continue
-        wrong = difference(arrow, expected, shape)
-        if wrong:
-            said.append(f"{by}: {wrong}")
-    return [f"{sql}: {one}" for one in said]
+        error_text = difference(arrow, expected, shape)
+        if error_text:
+            messages.append(f"{by}: {error_text}")
+    return [f"{sql}: {one}" for one in messages]
 
 
-def is_to_be_kept(opened: Any, name: str) -> bool:
-    """Whether impctl says beforehand that it keeps the answer's rows."""
+def will_be_materialized(workload: Any, name: str) -> bool:
+    """Whether `explain` shows that the result will be materialized."""
     try:
-        (explained,) = opened.explain(name)
+        (explained,) = workload.explain(name)
     except ImpctlError:
         return False
     return explained.answer is not None and explained.answer.kept
 
 
-def wrong_answers(
+def find_all_errors(
     folder: Path, spark: Any, zone: str, rows: str, cases: Sequence[tuple[str, str]]
 ) -> list[str]:
-    """Complaints about these shapes of these expressions."""
+    """Errors in the results of these expressions in these shapes."""
     create_table(str(folder / "t"), table_of(ROWS[rows]))
-    queries = {f"q{at}": (shape, written(shape, e)) for at, (shape, e) in enumerate(cases)}
+    queries = {f"q{index}": (shape, shape_sql(shape, e)) for index, (shape, e) in enumerate(cases)}
     lines = ["version: 1", "tables: {t: {path: t}}", "partitions: {t: {id: {boundaries: [2]}}}"]
     lines += [f'spark: {{conf: {{spark.sql.session.timeZone: "{zone}"}}}}', "queries:"]
     for name, (_, sql) in queries.items():
@@ -329,9 +329,9 @@ def wrong_answers(
     (folder / "w.yaml").write_text("\n".join(lines) + "\n")
     spark.read.parquet(str(folder / "t")).createOrReplaceTempView("t")
     result = []
-    with impctl.open(folder / "w.yaml", spark=spark) as opened:
+    with impctl.open(folder / "w.yaml", spark=spark) as workload:
         for name, (shape, sql) in queries.items():
-            result += complaints(opened, spark, name, shape, sql)
+            result += find_errors(workload, spark, name, shape, sql)
     spark.catalog.dropTempView("t")
     return result
 
@@ -341,12 +341,12 @@ def wrong_answers(
 def test_few_expressions(
     zone: str, spark: Any, in_zone: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """Each shape in one of the zones; the long run has all shapes in all zones."""
+    """Test each shape in one zone; the long test covers all combinations."""
     in_zone(zone)
     random = Random(f"{zone} 1")
     cases = [(shape, random.choice(expressions())) for shape in SHAPES]
     cases = cases[ZONES.index(zone) :: len(ZONES)]
-    assert wrong_answers(tmp_path, spark, zone, "ordinary", cases) == []
+    assert find_all_errors(tmp_path, spark, zone, "ordinary", cases) == []
 
 
 @pytest.mark.long
@@ -359,7 +359,7 @@ def test_all_expressions(
 ) -> None:
     in_zone(zone)
     cases = [(shape, expression) for expression in expressions()]
-    assert wrong_answers(tmp_path, spark, zone, rows, cases) == []
+    assert find_all_errors(tmp_path, spark, zone, rows, cases) == []
 
 
 HOUR = {"start": "2026-03-01T01:00:00+00:00", "end": "2026-03-01T02:00:00+00:00"}
@@ -385,7 +385,7 @@ NOT_QUERIES = ("INSERT INTO t SELECT * FROM t", "SELECT TRANSFORM(id) USING 'cat
                "WITH n AS (SELECT 1) INSERT INTO t SELECT * FROM t")  # fmt: skip
 
 
-def test_spark_answers_what_impctl_does_not(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+def test_spark_answers_unsupported_queries(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     start = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
     times = [start + datetime.timedelta(minutes=30 * k) for k in range(4)]
     rows = {
@@ -397,19 +397,19 @@ def test_spark_answers_what_impctl_does_not(tmp_path: Path, capsys: Capsys, spar
         "url": ["a/b/c"] * 4,
     }
     create_table(str(tmp_path / "t"), pa.table(rows))
-    texts = {name: sql for name, (sql, _) in QUERIES.items()}
-    texts |= {f"no{at}": sql for at, sql in enumerate(NOT_QUERIES)}
-    cli = Cli.asking(capsys, tmp_path, texts, partitions={"t": {"g": {"boundaries": [2]}}})
-    told = {result["query"] for result in cli("check").results}
-    assert told >= set(QUERIES)
+    queries = {name: sql for name, (sql, _) in QUERIES.items()}
+    queries |= {f"no{index}": sql for index, sql in enumerate(NOT_QUERIES)}
+    cli = Cli.asking(capsys, tmp_path, queries, partitions={"t": {"g": {"boundaries": [2]}}})
+    checked = {result["query"] for result in cli("check").results}
+    assert checked >= set(QUERIES)
     for name, (_, expected) in QUERIES.items():
         ran = cli.good("query", "--query", name)
         assert ran.results[0]["rows"] == expected, name
         assert name == "ordered" or ran.results[0]["by"] == "spark", name
         assert len(ran.document["warnings"]) == 1, name
-    for at in range(len(NOT_QUERIES)):
-        ran = cli("query", "--query", f"no{at}")
-        assert (ran.code, ran.document["results"]) == (3, []), at
+    for index in range(len(NOT_QUERIES)):
+        ran = cli("query", "--query", f"no{index}")
+        assert (ran.code, ran.document["results"]) == (3, []), index
 
 
 SHOWN_QUERIES = {
@@ -421,10 +421,10 @@ SHOWN_QUERIES = {
     "joined": "SELECT a.g, a.m FROM (SELECT g, SIZE(COLLECT_SET(x)) AS m, COUNT(*) AS n FROM t"
     " GROUP BY g) a JOIN (SELECT g, SUM(x) AS s FROM t GROUP BY g) b ON a.g = b.g AND a.n < b.s",
 }
-"""What is shown is fixed by whole groups, so that equal answers tell that they were whole."""
+"""The outputs depend on whole groups, so equal results show that the groups were complete."""
 
 
-def test_what_is_shown_is_of_whole_groups(tmp_path: Path, capsys: Capsys) -> None:
+def test_outputs_use_complete_groups(tmp_path: Path, capsys: Capsys) -> None:
     rng = random.Random(5)
     write_deltalake(str(tmp_path / "t"), _rows(rng, 400))
     cli = Cli.asking(capsys, tmp_path, SHOWN_QUERIES, partitions={"t": {"g": {"ranges": 20}}})
@@ -467,7 +467,7 @@ VALUES = """
     CASE WHEN g > 1 THEN SUM(x) ELSE AVG(x) END AS chosen, coalesce(SUM(x), 0D) AS filled
 """
 SPREADS = (4, 5)
-"""Of values far from zero variances are off by more."""
+"""Variances of values far from zero have larger errors."""
 CANCELLING_SHAPES = {
     "values": f"SELECT g, {' '.join(VALUES.split())} FROM t GROUP BY g",
     "nested": "SELECT MAX(s) AS a, SUM(s) AS b, AVG(s) AS c FROM"
@@ -488,34 +488,31 @@ def sums(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
     return Cli.asking(capsys, tmp_path, CANCELLING_SHAPES, **more)
 
 
-def test_only_real_errors_are_found(
-    sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of ordinary values, which do not cancel, a part in a million is an error."""
-    asked = {}
+def test_tolerance_is_tight(sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For values that do not cancel, a relative difference of 1e-6 is an error."""
+    answers_by_query = {}
 
-    def recorded(ctx: Any, prepared: Any, versions: Any) -> Any:
-        asked[prepared.spec.name] = result = rounded_answer(ctx, prepared, versions)
+    def record(ctx: Any, prepared: Any, versions: Any) -> Any:
+        answers_by_query[prepared.spec.name] = result = rounded_answer(ctx, prepared, versions)
         return result
 
-    monkeypatch.setattr(verify, "rounded_answer", recorded)
+    monkeypatch.setattr(verify, "rounded_answer", record)
     for result in sums.captured().verified(is_exact=False):
         assert result["answer_equal"] is True, result
-    rows, errors = asked["values"]
+    rows, errors = answers_by_query["values"]
     assert len(rows[0]) == 16
-    for at, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for column, value in enumerate(row):
             if row[0] != 2 or not isinstance(value, float):
                 continue
             wrong = [list(one) for one in rows]
-            wrong[at][column] = value * (1 + (1e-3 if column in SPREADS else 1e-6))
+            wrong[index][column] = value * (1 + (1e-3 if column in SPREADS else 1e-6))
             assert not same_rows(wrong, rows, errors=errors), column
 
 
-def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
+def test_wrong_stored_value_is_reported(
     sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stored value that is wrong is reported."""
     materialized = verify._materialized
 
     def wrong(ctx: Any, prepared: Any, stored: Any) -> Any:
@@ -537,46 +534,46 @@ def rows_with_nan(rows: list[tuple[int, float | None]], kind: pa.DataType) -> pa
     return pa.table([[g for g, _ in rows], [d for _, d in rows]], schema=schema)
 
 
-def unpushed(spark: Any, folder: Path, sql: str) -> list[tuple[Any, ...]]:
-    """The answer of Spark that hands nothing down."""
+def without_pushdown(spark: Any, folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Spark's result without filter pushdown."""
     spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     try:
-        return pushed(spark, folder, sql)
+        return with_pushdown(spark, folder, sql)
     finally:
         spark.conf.unset("spark.sql.parquet.filterPushdown")
 
 
-def pushed(spark: Any, folder: Path, sql: str) -> list[tuple[Any, ...]]:
-    """The answer of Spark as it comes, over the bare files."""
+def with_pushdown(spark: Any, folder: Path, sql: str) -> list[tuple[Any, ...]]:
+    """Spark's result over the files with its default settings."""
     frame = snapshot_frame(spark, open_source("t", str(folder / "t")).snapshot(), is_guarded=False)
     return shown_with_nan(run_sql(spark, sql, {"t": frame}).to_pylist())
 
 
 def shown_with_nan(rows: list[Any]) -> list[tuple[Any, ...]]:
     plain = [tuple(row.values()) if isinstance(row, dict) else tuple(row) for row in rows]
-    # -0.0 is 0.0, and NaN is itself.
+    # -0.0 becomes 0.0, and NaN equals NaN.
     return sorted([tuple(repr(v + 0 if isinstance(v, float) else v) for v in r) for r in plain])
 
 
 HIDDEN = [(1, 6.0), (1, 7.0), (1, 0.5), (1, math.nan), (2, 8.0), (2, 1.0), (3, 1.0), (3, math.nan)]
-STORY = "SELECT g, COUNT(*) AS c FROM t WHERE d >= 5 GROUP BY g HAVING COUNT(*) = 1"
+COUNTED_QUERY = "SELECT g, COUNT(*) AS c FROM t WHERE d >= 5 GROUP BY g HAVING COUNT(*) = 1"
 
 
 @pytest.mark.parametrize("column", ["g", "d"])
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=["double", "float"])
-def test_a_row_that_statistics_hide_is_counted(spark, tmp_path, capsys, kind, column):
-    """Of group 1 three rows pass, one of them NaN; of 3 only the NaN."""
-    sql = STORY if column == "g" else "SELECT g FROM t WHERE d >= 5"
+def test_nan_hidden_by_statistics_is_counted(spark, tmp_path, capsys, kind, column):
+    """Three rows of group 1 pass, one of them NaN; of group 3, only the NaN."""
+    sql = COUNTED_QUERY if column == "g" else "SELECT g FROM t WHERE d >= 5"
     write_deltalake(tmp_path / "t", rows_with_nan(HIDDEN, kind), writer_properties=PROPERTIES)
     cli = sketched(tmp_path, capsys, sql, column, [2, 3])
     cli.good("capture")
-    expected = unpushed(spark, tmp_path, sql)
-    assert expected != pushed(spark, tmp_path, sql)
+    expected = without_pushdown(spark, tmp_path, sql)
+    assert expected != with_pushdown(spark, tmp_path, sql)
     verified = cli.one("verify", "--results")
     assert (verified["covers"], verified["results_equal"]) == (True, True)
-    assert answered(cli.one("query", "--query", "q")) == expected
-    # Others run this text on Spark as it comes.
-    assert pushed(spark, tmp_path, cli.one("rewrite", "--query", "q")["sql"]) == expected
+    assert result_rows(cli.one("query", "--query", "q")) == expected
+    # Users run this SQL on Spark with default settings.
+    assert with_pushdown(spark, tmp_path, cli.one("rewrite", "--query", "q")["sql"]) == expected
     setting = spark.conf.get("spark.sql.parquet.filterPushdown")
     with impctl.open(cli.workload) as workload:
         frame = workload.dataframe("q")
@@ -584,7 +581,7 @@ def test_a_row_that_statistics_hide_is_counted(spark, tmp_path, capsys, kind, co
     assert spark.conf.get("spark.sql.parquet.filterPushdown") == setting == "true"
 
 
-def answered(result: dict[str, Any]) -> list[tuple[Any, ...]]:
+def result_rows(result: dict[str, Any]) -> list[tuple[Any, ...]]:
     rows = result["rows"]
     return shown_with_nan([[math.nan if cell == "NaN" else cell for cell in row] for row in rows])
 
@@ -620,7 +617,7 @@ def random_sql(rng: random.Random) -> str:
 
 
 @random_seeds(1, 2, 8)
-def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
+def test_all_ways_give_correct_results(spark, tmp_path, capsys, seed):
     rng = random.Random(seed)
     kind = rng.choice([pa.float64(), pa.float32()])
     for batch in range(2):
@@ -644,10 +641,10 @@ def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
         else:
             cli.good("maintain")
         label = (seed, sql, rows)
-        expected = unpushed(spark, tmp_path, sql)
+        expected = without_pushdown(spark, tmp_path, sql)
         (verified, *_) = cli.good("verify", "--results").results
         assert (verified["covers"], verified["results_equal"]) == (True, True), label
         answer = cli.one("query", "--query", "q")
-        assert answered(answer) == expected, label
+        assert result_rows(answer) == expected, label
         text = cli.one("rewrite", "--query", "q")
-        assert pushed(spark, tmp_path, text["sql"]) == expected, label
+        assert with_pushdown(spark, tmp_path, text["sql"]) == expected, label

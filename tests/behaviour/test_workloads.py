@@ -1,4 +1,4 @@
-"""Whole workloads on real Delta tables: the papers' example, incidents, TPC-DS, shipped ones."""
+"""Complete workloads on Delta tables: the papers' example, crimes, and the shipped ones."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: 
     return Cli(capsys, WORKLOAD)
 
 
-def ranges(cli: Cli, query: str = "q_top") -> list[int]:
-    """The stored sketch's fragments."""
+def stored_ranges(cli: Cli, query: str = "q_top") -> list[int]:
+    """The ranges of the stored sketch."""
     result: list[int] = cli.one("status", "--query", query)["sketches"][0]["ranges"]
     return result
 
 
 def revenue(cli: Cli) -> list[tuple[str, int]]:
-    """The answer of `q_top`, sorted."""
+    """The result of `q_top`, sorted."""
     return sorted((brand, rev) for brand, rev in cli.one("query", "--query", "q_top")["rows"])
 
 
 @pytest.mark.spark
-def test_captured_maintained_used_and_verified(cli: Cli) -> None:
+def test_capture_maintain_query_and_verify(cli: Cli) -> None:
     captured = cli.good("capture").results
     assert [(r["query"], r["mode"]) for r in captured] == [("q_top", "exact"), ("q_brand", "exact")]
-    assert ranges(cli) == [2, 3]
+    assert stored_ranges(cli) == [2, 3]
     assert revenue(cli) == [("Apple", 5074)]
 
     cli.good("apply", "s8")
@@ -61,32 +61,36 @@ def test_captured_maintained_used_and_verified(cli: Cli) -> None:
     assert (top["action"], top["added"], top["removed"]) == ("exact", [1], [])
     assert top["changes"] == 1
     assert brand["action"] == "exact"
-    assert ranges(cli) == [1, 2, 3]
+    assert stored_ranges(cli) == [1, 2, 3]
     assert revenue(cli) == [("Apple", 5074), ("HP", 6194)]
 
     cli.verified()
 
 
 @pytest.mark.spark
-def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lacking(*given: Any) -> StoredQuery:
-        stored = captured_query(*given)
+def test_missing_range_is_unsound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def capture_with_missing_range(*arguments: Any) -> StoredQuery:
+        stored = captured_query(*arguments)
         (sketch,) = stored.sketches
         assert sketch.ranges.ids == (2, 3)
         fewer = RangeSet.of([2], sketch.ranges.size)
         return replace(stored, sketches=(replace(sketch, ranges=fewer),))
 
-    monkeypatch.setattr(verify, "captured_query", lacking)
+    monkeypatch.setattr(verify, "captured_query", capture_with_missing_range)
     cli.good("capture", "--query", "q_top")
     ran = cli("verify", "--query", "q_top")
     assert ran.refusal == (5, "sketch_unsound")
-    (verified,) = ran.results
-    assert (verified["covers"], verified["missing"], verified["slack"]) == (False, [3], 0)
+    (check_verified,) = ran.results
+    assert (check_verified["covers"], check_verified["missing"], check_verified["slack"]) == (
+        False,
+        [3],
+        0,
+    )
 
 
 @pytest.mark.spark
-def test_deletes_and_updates_keep_it_accurate(cli: Cli) -> None:
-    """An eager query has a step per version."""
+def test_deletes_and_updates(cli: Cli) -> None:
+    """An eager query is maintained in one step per version."""
     cli.good("capture")
     cli.good("apply", "--all")
     by_query = {r["query"]: r for r in cli.good("maintain").results}
@@ -101,7 +105,7 @@ def test_deletes_and_updates_keep_it_accurate(cli: Cli) -> None:
     assert cli.good("maintain").results[0]["action"] == "none"
 
 
-SOURCE = os.environ.get("IMPCTL_CRIMES", "")
+CRIMES_FILE = os.environ.get("IMPCTL_CRIMES", "")
 
 CRIMES_WORKLOAD = """\
 version: 1
@@ -147,11 +151,11 @@ CORRECTIONS = """
 
 
 def crimes_cli(folder: Path, capsys: Capsys, every: int) -> Cli:
-    """Over one in `every` incidents; each of the last thirty days is a file of its own."""
-    some = folder / "some.parquet"
-    rows = pq.read_table(SOURCE)
-    pq.write_table(rows.take([*range(0, len(rows), every)]), some)
-    made(folder, Example.CRIMES, source=some)
+    """A CLI for one in `every` incidents. Each of the last thirty days is a separate file."""
+    sample = folder / "some.parquet"
+    rows = pq.read_table(CRIMES_FILE)
+    pq.write_table(rows.take([*range(0, len(rows), every)]), sample)
+    generate_data(folder, Example.CRIMES, source=sample)
     days = [
         f"  - {{name: day-{n}, insert: {{table: crimes, file: crimes-batches/day-{n}.parquet}}}}"
         for n in range(1, DAYS + 1)
@@ -162,7 +166,7 @@ def crimes_cli(folder: Path, capsys: Capsys, every: int) -> Cli:
     return Cli.over(capsys, folder / "data", text, "crimes.yaml")
 
 
-def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
+def check_verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
     results = cli.good("verify", *options).results
     assert [(one["covers"], one["slack"]) for one in results] == [(True, 0)] * len(results)
     return results
@@ -170,7 +174,7 @@ def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
+@pytest.mark.skipif(not CRIMES_FILE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
 @pytest.mark.parametrize(
     ("days", "every"), [(2, 10), pytest.param(DAYS, 1, marks=pytest.mark.long)]
 )
@@ -188,8 +192,8 @@ def test_days_and_corrections(
             assert result["action"] == "exact", result
             assert result["changes"] > 0
         if number % 12 == 11:
-            verified(cli)
-    for result in verified(cli, "--results"):
+            check_verified(cli)
+    for result in check_verified(cli, "--results"):
         assert result["results_equal"] is True
 
 
@@ -203,7 +207,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 @pytest.fixture
 def run(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Replays a shipped workload over the tables below `data`, with limits so much lower."""
+    """Replays a shipped workload over the tables in `data`, with HAVING limits scaled down."""
     monkeypatch.setenv("IMPCTL_DATA", str(tmp_path / "data"))
 
     def replay(name: str, scale: float = 1) -> Tally:
@@ -219,24 +223,24 @@ def run(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     return replay
 
 
-def made(folder: Path, example: Example, **more: Any) -> None:
+def generate_data(folder: Path, example: Example, **more: Any) -> None:
     generate(GenerateRequest(folder / "data", example, **more), SilentReporter())
 
 
 def check(tally: Tally, queries: int, with_rows: int) -> None:
-    """All are kept and run, all are equal, and so many have rows each time."""
-    said = "\n".join(tally.told())
-    assert not tally.wrong, said
-    assert not tally.cannot, said
-    assert not tally.unsure, said
+    """Check that all queries ran, all results are equal, and enough of them have rows."""
+    summary = "\n".join(tally.told())
+    assert not tally.wrong, summary
+    assert not tally.cannot, summary
+    assert not tally.unsure, summary
     assert tally.queries == queries
-    assert tally.equal == {"state": queries * ROUNDS, "engine": queries * ROUNDS}, said
-    assert min(tally.rows["state"], tally.rows["engine"]) >= with_rows * ROUNDS, said
-    assert set(tally.actions) <= {"exact", "none"}, said
+    assert tally.equal == {"state": queries * ROUNDS, "engine": queries * ROUNDS}, summary
+    assert min(tally.rows["state"], tally.rows["engine"]) >= with_rows * ROUNDS, summary
+    assert set(tally.actions) <= {"exact", "none"}, summary
 
 
-def replays(*marks: pytest.MarkDecorator) -> Callable[[Test], Test]:
-    """Marks a test that replays a workload."""
+def replay_test(*marks: pytest.MarkDecorator) -> Callable[[Test], Test]:
+    """Add marks to a test that replays a workload."""
 
     def marked(test: Test) -> Test:
         for mark in (pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), *marks):
@@ -246,45 +250,45 @@ def replays(*marks: pytest.MarkDecorator) -> Callable[[Test], Test]:
     return marked
 
 
-@replays()
+@replay_test()
 def test_the_running_example(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last batch is maintained by another process, and then old versions are removed."""
+    """Another process maintains the last batch and removes old versions."""
     monkeypatch.setattr(replaying, "RESTART", ANSWERED_BATCHES)
-    made(tmp_path, Example.RUNNING)
+    generate_data(tmp_path, Example.RUNNING)
     tally = run("running-example")
     check(tally, 2, 1)
     assert tally.restarts == 1
 
 
-@replays()
+@replay_test()
 def test_synthetic(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNTHETIC_LIMIT", "20")
-    made(tmp_path, Example.SYNTHETIC, rows=4000, groups=60)
+    generate_data(tmp_path, Example.SYNTHETIC, rows=4000, groups=60)
     check(run("synthetic"), 7, 7)
 
 
-@replays(pytest.mark.long)
+@replay_test(pytest.mark.long)
 def test_joins(run: Run, tmp_path: Path) -> None:
     for seed, table in enumerate("rs", start=1):
-        made(tmp_path, Example.SYNTHETIC, rows=2000, groups=200, seed=seed, table=table)
+        generate_data(tmp_path, Example.SYNTHETIC, rows=2000, groups=200, seed=seed, table=table)
     check(run("joins", 0.05), 13, 13)
 
 
-@replays(pytest.mark.long)
+@replay_test(pytest.mark.long)
 @pytest.mark.skipif(_generator() is None, reason="tpchgen-cli is not installed")
 def test_tpch(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     command = [str(_generator()), "parquet", "-s", "0.01", "--output-dir", str(source)]
     subprocess.run(command, check=True, capture_output=True)
-    made(tmp_path, Example.TPCH, source=source)
+    generate_data(tmp_path, Example.TPCH, source=source)
     check(run("tpch", 0.005), 21, 16)
 
 
-@replays()
-@pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
+@replay_test()
+@pytest.mark.skipif(not CRIMES_FILE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
 def test_crimes(run: Run, tmp_path: Path) -> None:
-    some = tmp_path / "some.parquet"
-    pq.write_table(pq.read_table(SOURCE).slice(0, 20_000), some)
-    made(tmp_path, Example.CRIMES, source=some)
+    sample = tmp_path / "some.parquet"
+    pq.write_table(pq.read_table(CRIMES_FILE).slice(0, 20_000), sample)
+    generate_data(tmp_path, Example.CRIMES, source=sample)
     check(run("crimes", 0.02), 3, 3)

@@ -1,4 +1,4 @@
-"""Tables with a column of every type that a join key may have, and queries that join on each."""
+"""Tables with a column of every join key type, and queries that join on each."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ GROUPINGS = {
     "GROUP BY s HAVING COUNT(*) > 1",
     "first": "SELECT t.x, SUM(t.n) m FROM t JOIN u ON t.i = u.i GROUP BY t.x ORDER BY m LIMIT 2",
 }
-"""Groupings over rows of tables, by each type of key; and what may stand above them."""
+"""Groupings by each key type, and operators above them."""
 
 _LEFT = "SELECT t.x, t.s, u.i h, u.b FROM t LEFT JOIN u ON t.i = u.i AND t.x < u.y"
 OTHERS = {
@@ -89,7 +89,7 @@ def some(rng: random.Random, count: int, value: str) -> pa.Table:
 
 
 def write_workload(folder: Path, queries: Iterable[tuple[str, str, str]]) -> Path:
-    """Two tables, and a workload of these queries: name, SQL and how they are joined."""
+    """Create two tables and a workload of queries, given as name, SQL and `join` option."""
     rng = random.Random(3)
     create_table(str(folder / "t"), some(rng, 25, "x"))
     create_table(str(folder / "u"), some(rng, 15, "y"))
@@ -104,7 +104,7 @@ def write_workload(folder: Path, queries: Iterable[tuple[str, str, str]]) -> Pat
 
 
 def change(folder: Path, rng: random.Random, turn: int) -> None:
-    """Rows come to both tables, or come to one while others go and change."""
+    """Append to both tables; on odd turns append to one, delete from it and update the other."""
     write_deltalake(str(folder / "t"), some(rng, 6, "x"), mode="append")
     if turn % 2 == 0:
         write_deltalake(str(folder / "u"), some(rng, 4, "y"), mode="append")

@@ -100,7 +100,7 @@ One keeps its answer.
 """
 
 _KEYS = {"by_g": "g", "by_x": "x"}
-KEPT = "by_x"
+MATERIALIZED = "by_x"
 
 
 def some_rows(count: int, seed: int, start: int = 0) -> pa.Table:
@@ -145,7 +145,7 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
             (sketch,) = stored.sketches
             wanted = wanted_fragments(stored, table)
             assert set(sketch.ranges.ids) == wanted, (name, stored.versions)
-            if name == KEPT:
+            if name == MATERIALIZED:
                 rows = Counter(kept_rows_of(stored, table.parent / "w.yaml", store))
                 assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
             result[name] = stored

@@ -28,7 +28,7 @@ from tests.behaviour import typed_joins
 from tests.crash import killing
 from tests.crash.killing import PARTS, STRIDE, put_back, saved_as, writes
 from tests.crash.processes import (
-    KEPT,
+    MATERIALIZED,
     change,
     check_nothing_left,
     check_store,
@@ -49,7 +49,7 @@ ROUNDS = 6 * int(os.environ.get(FUZZ, "1"))
 COMMANDS: tuple[tuple[str, ...], ...] = (
     *(("maintain",), ("capture",), ("maintain",), ("gc", "--keep", "1")),
     ("capture", "--rebalance"),
-    ("query", "--query", KEPT, "--by", "state"),
+    ("query", "--query", MATERIALIZED, "--by", "state"),
 )
 
 
@@ -96,7 +96,7 @@ def test_killed_commands_leave_a_store_that_goes_on(
 
 
 def _answer(cli: Cli, by: str) -> list[object]:
-    result = cli.one("query", "--query", KEPT, "--by", by)
+    result = cli.one("query", "--query", MATERIALIZED, "--by", by)
     assert result["by"] == by
     return sorted(result["rows"], key=repr)
 
@@ -418,7 +418,7 @@ def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here
     assert entries() == []
 
 
-KILLED_NAMES = (recursion.KEPT, "of_seeds", "from_one")
+KILLED_NAMES = (recursion.MATERIALIZED, "of_seeds", "from_one")
 LEFT_OUT = "src = 7 OR src = 13"
 
 Standing = dict[str, tuple[int, dict[str, set[int]]]]
@@ -436,7 +436,7 @@ def moved(tmp_path: Path, capsys: Capsys, provenance: str = "") -> Cli:
     folder.mkdir()
     cli = recursion.network(folder, capsys, KILLED_NAMES)
     if provenance:
-        recursion.asking(cli, provenance)
+        recursion.set_provenance(cli, provenance)
     cli.good("capture")
     rng = random.Random(5)
     for _ in range(3):
@@ -477,12 +477,12 @@ def test_killed_at_every_write_sketches_are_of_before_or_after(
             assert result in (before[name], after[name]), (at, name)
         writes(killing.ran(folder, -1))
         assert standing(folder) == after, at
-        expected = recursion.by_duckdb(cli, recursion.QUERIES[recursion.KEPT])
-        assert recursion.answers(cli, recursion.KEPT, "--by", "state") == expected
+        expected = recursion.by_duckdb(cli, recursion.QUERIES[recursion.MATERIALIZED])
+        assert recursion.answers(cli, recursion.MATERIALIZED, "--by", "state") == expected
         if provenance:
-            told = (recursion.KEPT, "of_seeds")
-            assert recursion.check_functions(cli, told, LEFT_OUT)
+            told = (recursion.MATERIALIZED, "of_seeds")
+            assert recursion.check_removals(cli, told, LEFT_OUT)
             # What goes on from there: leaves that went and came, by their numbers.
             recursion.change(folder, random.Random(at))
             writes(killing.ran(folder, -1))
-            recursion.check_functions(cli, told, LEFT_OUT)
+            recursion.check_removals(cli, told, LEFT_OUT)
