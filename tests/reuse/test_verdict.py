@@ -1,4 +1,4 @@
-"""Whose sketch may serve whom: the published table, counter-examples, trials, implication."""
+"""Which sketches can be reused: the published table, counterexamples, trials, implication."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TABLE = {"t": ("g p v x", (("A", 1, 10, 5), ("B", 2, 3, 7)))}
 
 
 class Case(Struct, frozen=True):
-    """A text with the values that were captured and that are asked for, sketched on `t#1`."""
+    """An SQL text with the captured and the requested values, sketched on `t#1`."""
 
     name: str
     tables: Mapping[str, tuple[str, Rows]]
@@ -81,37 +81,39 @@ class Case(Struct, frozen=True):
 
     @property
     def queries(self) -> tuple[Query, Query]:
-        captured, asked = (self._query(self.sql.format(value)) for value in self.values)
-        return captured, asked
+        captured, requested = (self._query(self.sql.format(value)) for value in self.values)
+        return captured, requested
 
     def _query(self, sql: str) -> Query:
         query = parse_query(sql, Example(self.name, self.tables, sql).catalog())
         return Query(sql, apply_rules(query.root), query.nondeterministic)
 
     def verdict(self) -> ReuseVerdict:
-        captured, asked = self.queries
-        return check_reuse(asked, captured, {"t#1": self.sketch[0]}, self.facts)
+        captured, requested = self.queries
+        return check_reuse(requested, captured, {"t#1": self.sketch[0]}, self.facts)
 
     def is_harmed(self) -> bool:
-        """Whether the captured sketch changes the asked answer."""
-        captured, asked = self.queries
+        """Whether the captured sketch changes the requested result."""
+        captured, requested = self.queries
         tables = Example(self.name, self.tables, self.sql).rows()
         partitions = {"t#1": self.sketch}
         result = annotate(captured.root, tables)
         sketches = accurate_sketches(result, captured.root, tables, partitions)
-        instances = instances_of(asked.root, tables, partitions, sketches)
-        return bag(evaluate(asked.root, tables, instances)) != bag(evaluate(asked.root, tables))
+        instances = instances_of(requested.root, tables, partitions, sketches)
+        return bag(evaluate(requested.root, tables, instances)) != bag(
+            evaluate(requested.root, tables)
+        )
 
     def __str__(self) -> str:
         return self.name
 
 
 def _refused() -> Iterator[Case]:
-    for said in read_yaml(Path(__file__).parent / "refused.yaml"):
-        column, bounds = said.get("sketch", ("g", ["B"]))
-        tables, values = tables_in(said["tables"]), tuple(said["values"])
+    for entry in read_yaml(Path(__file__).parent / "refused.yaml"):
+        column, bounds = entry.get("sketch", ("g", ["B"]))
+        tables, values = tables_in(entry["tables"]), tuple(entry["values"])
         yield Case(
-            **{**said, "tables": tables, "values": values, "sketch": (column, tuple(bounds))}
+            **{**entry, "tables": tables, "values": values, "sketch": (column, tuple(bounds))}
         )
 
 
@@ -127,7 +129,7 @@ def test_refused_with_its_reason(case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_allowing_it_would_change_the_answer(case: Case) -> None:
+def test_reusing_a_refused_sketch_changes_the_result(case: Case) -> None:
     assert case.is_harmed()
 
 
@@ -136,7 +138,7 @@ IMPLIED = "the query needs only rows that the sketch was captured for"
 
 
 @pytest.mark.parametrize(
-    ("captured", "asked", "allowed"),
+    ("captured", "requested", "allowed"),
     [
         ((0, 100, 10), (0, 100, 15), True),
         ((0, 100, 10), (20, 80, 10), True),
@@ -146,22 +148,22 @@ IMPLIED = "the query needs only rows that the sketch was captured for"
     ],
 )
 def test_the_published_table(
-    captured: tuple[int, ...], asked: tuple[int, ...], allowed: bool
+    captured: tuple[int, ...], requested: tuple[int, ...], allowed: bool
 ) -> None:
-    texts = (RANGE.format(*captured), RANGE.format(*asked))
+    texts = (RANGE.format(*captured), RANGE.format(*requested))
     for column in ("g", "p"):
         assert Case("table", TABLE, "{}", texts, sketch=(column, (2,))).verdict().allowed is allowed
 
 
-@pytest.mark.parametrize(("captured", "asked"), cases("implied", "controls"))
-def test_positive_controls(captured: str, asked: str) -> None:
-    values = (captured, asked)
+@pytest.mark.parametrize(("captured", "requested"), cases("implied", "controls"))
+def test_positive_controls(captured: str, requested: str) -> None:
+    values = (captured, requested)
     verdict = Case("control", TABLE, "SELECT g FROM t {}", values, facts=(POSITIVE,)).verdict()
     assert (verdict.allowed, verdict.reason) == (True, IMPLIED)
 
 
-def test_a_maximum_below_other_rows_keeps_its_whole_group() -> None:
-    """CE-15: a sketch of one witness row would lose the group; sketches hold the whole lineage."""
+def test_maximum_keeps_the_lineage_of_its_group() -> None:
+    """CE-15: a sketch of one witness row would lose the group; this one has the whole lineage."""
     witness = Case(
         "CE-15",
         {"t": ("g x p a", ((1, 9, 1, 100), (1, 7, 2, 6)))},
@@ -173,40 +175,40 @@ def test_a_maximum_below_other_rows_keeps_its_whole_group() -> None:
     assert not witness.is_harmed()
 
 
-def test_a_table_with_the_same_columns_is_another_table() -> None:
+def test_another_table_with_the_same_columns_is_refused() -> None:
     tables, values = {"t": TABLE["t"], "s": TABLE["t"]}, ("t WHERE x > 1", "s WHERE x > 2")
     verdict = Case("tables", tables, "SELECT g FROM {}", values).verdict()
     assert not verdict.allowed
     assert verdict.reason == "the queries differ in more than the constants in their conditions"
 
 
-def test_expanded_rows_are_compared_like_others() -> None:
+def test_explode_can_be_reused() -> None:
     sql = "SELECT g, y FROM t LATERAL VIEW explode(array(x, v)) e AS y WHERE x > {}"
     verdict = Case("elements", TABLE, sql, (1, 2)).verdict()
     assert (verdict.allowed, verdict.reason) == (True, IMPLIED)
 
 
-def test_a_query_with_another_text_is_the_same_query() -> None:
+def test_equivalent_text_is_the_same_query() -> None:
     captured = "SELECT g AS h, count(*) AS n FROM t GROUP BY g HAVING count(*) > 1"
-    asked = "select u.g, COUNT( * ) m from t as u group by u.g having count(*) > 1"
-    verdict = Case("texts", TABLE, "{}", (captured, asked), sketch=("p", (2,))).verdict()
+    requested = "select u.g, COUNT( * ) m from t as u group by u.g having count(*) > 1"
+    verdict = Case("texts", TABLE, "{}", (captured, requested), sketch=("p", (2,))).verdict()
     assert verdict.allowed
     assert verdict.reason == "it was captured for the same conditions and limits"
     assert verdict.accesses == {"t#1": "t#1"}
 
 
-def test_accesses_are_matched_by_place() -> None:
+def test_accesses_are_matched_by_position() -> None:
     captured = "WITH a AS (SELECT * FROM t) SELECT t.g FROM t JOIN a ON t.g = a.g WHERE t.x > 1"
-    asked = "SELECT b.g FROM t AS b JOIN t AS a ON b.g = a.g WHERE b.x > 2"
-    case = Case("accesses", TABLE, "{}", (captured, asked))
+    requested = "SELECT b.g FROM t AS b JOIN t AS a ON b.g = a.g WHERE b.x > 2"
+    case = Case("accesses", TABLE, "{}", (captured, requested))
     verdict = case.verdict()
     assert verdict.allowed, verdict.reason
-    here, there = case.queries
-    assert template(here.root) == template(there.root)
+    first, second = case.queries
+    assert template(first.root) == template(second.root)
     assert set(verdict.accesses) == {"t#1", "t#2"}
 
 
-def test_a_template_leaves_out_constants_of_conditions_and_limits_only() -> None:
+def test_template_ignores_only_constants_and_limits() -> None:
     def key(sql: str) -> str:
         return template(Case("", TABLE, "{}", (sql, sql), sketch=("g", ())).queries[0].root)
 
@@ -221,8 +223,8 @@ def test_a_template_leaves_out_constants_of_conditions_and_limits_only() -> None
     assert fingerprint(plans[0]) != fingerprint(plans[1])
 
 
-def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
-    """Group 0.0 has both zeros of the captured query and one of the asked: it is another group."""
+def test_condition_on_the_sign_of_zero_is_refused() -> None:
+    """Group 0.0 has both zeros in the captured query, but only one in the requested one."""
     tables = {"t": ("g v", ((0.0, 1), (-0.0, 2), (1.0, 3)))}
     text = "SELECT g FROM t WHERE {} GROUP BY g HAVING count(*) < 2"
     zeros = ("CAST(g AS STRING) IN ('0.0', '-0.0')", "CAST(g AS STRING) IN ('0.0')")
@@ -233,31 +235,31 @@ def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
     assert Case("plain", tables, text, plain, sketch=("g", (0.5,))).verdict().allowed
 
 
-@pytest.mark.parametrize(("captured", "asked"), cases("implied", "no plain texts"))
-def test_what_is_no_plain_text_to_spark_has_no_order_of_texts(captured: str, asked: str) -> None:
+@pytest.mark.parametrize(("captured", "requested"), cases("implied", "no plain texts"))
+def test_texts_compared_as_numbers_have_no_order(captured: str, requested: str) -> None:
     tables = {"t": ("s p", (("-7", 1), ("-70", 2)))}
-    values, sql = (captured, asked), "SELECT p FROM t WHERE {}"
+    values, sql = (captured, requested), "SELECT p FROM t WHERE {}"
     assert not Case("no plain texts", tables, sql, values, sketch=("p", (2,))).verdict().allowed
 
 
 _LARGER_LIMIT = 9_000_983
-"""A seed whose query asks for more rows than the sketch holds; few do."""
+"""A seed whose query requests more rows than the sketch has, which is rare."""
 
 
 @random_cases(50, 123, 2500, first=9_000_000, also=more_seeds("reuse"))
-def test_a_reused_sketch_never_changes_the_answer(cases: Collection[int]) -> None:
-    """Neither of plans as they were read nor after the plan rules."""
-    plain, ruled = ReuseTally(), ReuseTally()
+def test_reused_sketch_never_changes_the_result(cases: Collection[int]) -> None:
+    """Tests original plans and plans after the rules."""
+    unruled, ruled = ReuseTally(), ReuseTally()
     for seed in cases:
-        run_reuse_trial(seed, plain)
+        run_reuse_trial(seed, unruled)
         run_reuse_trial(seed, ruled, rewrite=apply_rules)
-    assert min(plain.accepted_changed, ruled.accepted_changed) > len(cases) // 20
-    assert plain.failed * 100 < max(len(cases), 100)
+    assert min(unruled.accepted_changed, ruled.accepted_changed) > len(cases) // 20
+    assert unruled.failed * 100 < max(len(cases), 100)
     if _LARGER_LIMIT in cases:
-        assert any("LIMIT asks for" in reason for reason in plain.refusals)
+        assert any("LIMIT asks for" in reason for reason in unruled.refusals)
 
 
-ABOVE = (
+QUERIES_ABOVE = (
     "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= {}",
     "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) > {}",
     "SELECT t FROM r WHERE n >= {}",
@@ -268,7 +270,7 @@ ABOVE = (
 )
 
 
-_ruled = cache(ruled)
+_ruled_query = cache(ruled)
 
 
 def _links(rng: Random) -> dict[str, Any]:
@@ -278,77 +280,86 @@ def _links(rng: Random) -> dict[str, Any]:
 
 @pytest.mark.slow
 @random_cases(30, 37, 2000, also="293")
-def test_what_is_allowed_gives_the_asked_answer(cases: Collection[int]) -> None:
+def test_reused_keyed_sketch_gives_the_result(cases: Collection[int]) -> None:
     allowed = 0
     for seed in cases:
         rng = Random(seed)
-        above = rng.choice(ABOVE)
-        captured, asked = (_ruled(KEYED + above.format(rng.randint(1, 4))) for _ in range(2))
-        if not check_reuse(asked, captured, BY_COST, ()).allowed:
+        above = rng.choice(QUERIES_ABOVE)
+        captured, requested = (
+            _ruled_query(KEYED + above.format(rng.randint(1, 4))) for _ in range(2)
+        )
+        if not check_reuse(requested, captured, BY_COST, ()).allowed:
             continue
-        allowed += captured.sql != asked.sql
+        allowed += captured.sql != requested.sql
         verdict = check_safety(captured, BY_COST, ())
         core = Query("", core_of(captured.root))
-        kept = carried_verdict(verdict, core, BY_COST)
+        carried = carried_verdict(verdict, core, BY_COST)
         tables, partitions = _links(rng), dict.fromkeys(BY_COST, ("cost", (2, 3, 4)))
-        result = without_keyed(core.root, kept, annotate(core.root, tables))
+        result = without_keyed(core.root, carried, annotate(core.root, tables))
         sketches: Any = accurate_sketches(result, core.root, tables, partitions)
-        sketches = evened(core.root, kept, sketches)
-        instances = instances_of(asked.root, tables, partitions, sketches)
-        whole = bag(evaluate(asked.root, tables))
-        assert bag(evaluate(asked.root, tables, instances)) == whole, seed
+        sketches = evened(core.root, carried, sketches)
+        instances = instances_of(requested.root, tables, partitions, sketches)
+        expected = bag(evaluate(requested.root, tables))
+        assert bag(evaluate(requested.root, tables, instances)) == expected, seed
     assert allowed > len(cases) // 5
 
 
 @pytest.mark.parametrize(
-    ("captured", "asked", "reason"),
+    ("captured", "requested", "reason"),
     [
         ("HAVING COUNT(*) <= 3", "HAVING COUNT(*) <= 2", None),
         ("HAVING COUNT(*) <= 2", "HAVING COUNT(*) <= 3", "does not imply"),
-        # Where nothing is left out the sketch holds derivations of all rows.
+        # Without a condition the sketch has derivations of all rows.
         ("", "HAVING COUNT(*) <= 3", None),
         ("HAVING COUNT(*) <= 3", "", "its recursion is keyed"),
     ],
 )
-def test_what_stands_above_decides(captured: str, asked: str, reason: str | None) -> None:
+def test_reuse_depends_on_the_query_above(
+    captured: str, requested: str, reason: str | None
+) -> None:
     text = KEYED + "SELECT t, COUNT(*) FROM r GROUP BY t "
-    verdict = check_reuse(_ruled(text + asked), _ruled(text + captured), BY_COST, ())
+    verdict = check_reuse(
+        _ruled_query(text + requested), _ruled_query(text + captured), BY_COST, ()
+    )
     assert verdict.allowed is (reason is None)
     assert reason is None or reason in verdict.reason
 
 
-def test_a_query_that_needs_all_rows_is_not_answered_by_the_keys_of_some() -> None:
-    """Of one core: what the asked query puts out beside keeps its fixpoint from being keyed."""
+def test_keyed_sketch_is_refused_if_all_rows_are_needed() -> None:
+    """The queries share a core, but an output column prevents a keyed fixpoint in one."""
     text = KEYED + "SELECT t{} FROM r WHERE n = 2"
-    captured, asked = _ruled(text.format("")), _ruled(text.format(", RANK() OVER (ORDER BY n)"))
-    assert core_of(captured.root) == core_of(asked.root)
-    keyed, whole = (check_safety(query, BY_COST, ()) for query in (captured, asked))
+    captured, requested = (
+        _ruled_query(text.format("")),
+        _ruled_query(text.format(", RANK() OVER (ORDER BY n)")),
+    )
+    assert core_of(captured.root) == core_of(requested.root)
+    keyed, whole = (check_safety(query, BY_COST, ()) for query in (captured, requested))
     assert keyed_positions(captured.root, keyed)
-    assert not keyed_positions(asked.root, whole)
-    verdict = check_reuse(asked, captured, BY_COST, ())
+    assert not keyed_positions(requested.root, whole)
+    verdict = check_reuse(requested, captured, BY_COST, ())
     assert not verdict.allowed
     assert verdict.reason == "the sketch does not have the rows that a recursion derives"
-    assert check_reuse(captured, asked, BY_COST, ()).allowed
+    assert check_reuse(captured, requested, BY_COST, ()).allowed
 
 
 _MAKERS = (FixpointMaker, FixpointMaker, BagMaker, KeyedMaker)
 
 
 def _pair(seed: int) -> tuple[Trial, Plan]:
-    """A trial of the captured query, and another query, most often over an equal recursion."""
+    """A trial of the captured query, and another query, usually over an equal recursion."""
     rng = Random(f"same recursion {seed}")
     maker = rng.choice(_MAKERS)(rng)
     fixpoint = maker.fixpoint()
-    captured, asked = maker.above(fixpoint), _renamed(maker.above(fixpoint), "a")
+    captured, requested = maker.above(fixpoint), _renamed(maker.above(fixpoint), "a")
     if rng.random() < 0.2:
         other = with_other_constants(rng, fixpoint, narrower=rng.random() < 0.5)
         assert isinstance(other, Fixpoint)
-        asked = _renamed(maker.above(other), "b")
+        requested = _renamed(maker.above(other), "b")
     if rng.random() < 0.1:
-        # Once more, as where a text names the entry twice.
-        asked = _twice(rng, asked, _renamed(fixpoint, "c"))
+        # A second use of the recursion.
+        requested = _twice(rng, requested, _renamed(fixpoint, "c"))
     partitions = random_partitions(rng, captured, 0.8, alike=True)
-    return replace(make_trial(seed), root=captured, partitions=partitions), asked
+    return replace(make_trial(seed), root=captured, partitions=partitions), requested
 
 
 def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
@@ -361,7 +372,7 @@ def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
 
 
 def _renamed(plan: Plan, mark: str) -> Plan:
-    """The same plan under identities of its own, those of accesses and fixpoints among them."""
+    """The same plan with other ids of columns, accesses and fixpoints."""
     names = {column.id: f"{mark}.{column.id}" for node in plan.walk() for column in node.added}
     accesses = {scan.access: f"{mark}.{scan.access}" for scan in plan.scans}
     ids = {node.id: f"{mark}.{node.id}" for node in plan.walk() if isinstance(node, Fixpoint)}
@@ -373,44 +384,56 @@ class _Tally:
 
 
 def _run(seed: int, tally: _Tally) -> None:
-    trial, asked = _pair(seed)
+    trial, requested = _pair(seed)
     tally.trials += 1
     rng = Random(seed + 7)
-    captured, asked = (Query("", apply_rules(plan)) for plan in (trial.root, asked))
-    verdict = check_reuse(asked, captured, trial.sketched, trial.facts)
+    captured, requested = (Query("", apply_rules(plan)) for plan in (trial.root, requested))
+    verdict = check_reuse(requested, captured, trial.sketched, trial.facts)
     if not verdict.allowed:
         return
     tally.allowed += 1
     tally.others += "same recursion" in verdict.reason
     kept = check_safety(captured, trial.sketched, trial.facts)
     core = Query("", core_of(captured.root))
-    own = {scan.access for scan in core.root.scans}
-    partitions = {access: result for access, result in trial.partitions.items() if access in own}
+    core_accesses = {scan.access for scan in core.root.scans}
+    partitions = {
+        access: result for access, result in trial.partitions.items() if access in core_accesses
+    }
     model = carried_verdict(
         kept, core, {access: column for access, (column, _) in partitions.items()}
     )
     try:
         result = without_keyed(core.root, model, annotate(core.root, trial.tables))
-        held: Any = accurate_sketches(result, core.root, trial.tables, partitions)
-        for tried in (held, _widened(rng, held, partitions)):
-            held = evened(core.root, model, tried)
-            pairs = [(here, there) for here, there in verdict.accesses.items() if there in held]
+        sketches: Any = accurate_sketches(result, core.root, trial.tables, partitions)
+        for candidate in (sketches, _widened(rng, sketches, partitions)):
+            sketches = evened(core.root, model, candidate)
+            pairs = [
+                (requested_access, captured_access)
+                for requested_access, captured_access in verdict.accesses.items()
+                if captured_access in sketches
+            ]
             instances = instances_of(
-                asked.root,
+                requested.root,
                 trial.tables,
-                {here: partitions[there] for here, there in pairs},
-                {here: held[there] for here, there in pairs},
+                {
+                    requested_access: partitions[captured_access]
+                    for requested_access, captured_access in pairs
+                },
+                {
+                    requested_access: sketches[captured_access]
+                    for requested_access, captured_access in pairs
+                },
             )
             tally.compared += 1
-            whole = bag(evaluate(asked.root, trial.tables))
-            if bag(evaluate(asked.root, trial.tables, instances)) != whole:
+            expected = bag(evaluate(requested.root, trial.tables))
+            if bag(evaluate(requested.root, trial.tables, instances)) != expected:
                 raise Violation(f"seed {seed}: {verdict.reason}")
     except ReferenceFailure:
         tally.failed += 1
 
 
 @random_cases(35, 93, 6000, first=8_000_000, also=more_seeds("reuse over one recursion"))
-def test_what_is_allowed_over_one_recursion_gives_the_asked_answer(cases: Iterable[int]) -> None:
+def test_sketch_of_the_same_recursion_gives_the_result(cases: Iterable[int]) -> None:
     tally = _Tally()
     for seed in cases:
         _run(seed, tally)
@@ -427,7 +450,7 @@ BAG = (
 
 
 @pytest.mark.parametrize(
-    ("captured", "asked", "reason"),
+    ("captured", "requested", "reason"),
     [
         (ABOVE_REACHED, REACHED + "SELECT COUNT(*) FROM r", None),
         (ABOVE_REACHED, REACHED + "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM r)", None),
@@ -438,7 +461,7 @@ BAG = (
             "the constants inside WITH RECURSIVE differ, which changes what it derives",
         ),
         (ABOVE_REACHED, "SELECT src FROM links WHERE dst > 1", "more than the constants"),
-        # A filter that moved in makes another recursion of the text's own.
+        # A filter pushed into the recursion makes it another one.
         (
             CLOSURE + "SELECT y FROM c WHERE x = 1",
             CLOSURE + "SELECT COUNT(*) FROM c",
@@ -449,32 +472,32 @@ BAG = (
             CLOSURE + "SELECT MAX(y) FROM c WHERE x = 1 AND y > 2 HAVING MAX(y) > 3",
             None,
         ),
-        # The same columns of a bag are needed, or others.
+        # The queries need the same columns of a bag, or different ones.
         (BAG + "SELECT n FROM r WHERE n > 2", BAG + "SELECT COUNT(*) FROM r WHERE n < 9", None),
         (BAG + "SELECT n FROM r", BAG + "SELECT m, COUNT(*) FROM r GROUP BY m", "more than"),
     ],
 )
-def test_what_must_be_equal(captured: str, asked: str, reason: str | None) -> None:
-    verdict = check_reuse(ruled(asked), ruled(captured), LINKS, ())
+def test_recursions_must_be_equal(captured: str, requested: str, reason: str | None) -> None:
+    verdict = check_reuse(ruled(requested), ruled(captured), LINKS, ())
     assert verdict.allowed is (reason is None), verdict.reason
     assert reason is None or reason in verdict.reason
 
 
-def test_each_place_of_the_recursion_is_served() -> None:
+def test_every_use_of_the_recursion_gets_the_sketch() -> None:
     twice = REACHED + "SELECT a.n FROM r a JOIN r b ON a.n = b.n + 1"
     verdict = check_reuse(ruled(twice), ruled(ABOVE_REACHED), LINKS, ())
     assert sorted(verdict.accesses.values()) == ["links#1", "links#1", "links#2", "links#2"]
 
 
-def test_what_is_outside_is_read_whole() -> None:
+def test_tables_outside_the_recursion_are_read_in_full() -> None:
     outside = REACHED + "SELECT l.dst FROM r JOIN links l ON l.src = r.n AND l.cost > {}"
-    captured, asked = (ruled(outside.format(cost)) for cost in (5, 2))
+    captured, requested = (ruled(outside.format(cost)) for cost in (5, 2))
     sketched = {scan.access: "src" for scan in captured.root.scans}
     assert len(sketched) == 3
-    verdict = check_reuse(asked, captured, sketched, ())
+    verdict = check_reuse(requested, captured, sketched, ())
     assert verdict.allowed
     assert verdict.reason.endswith("the other tables of the sketch are read in full")
-    fixpoint = next(node for node in asked.root.walk() if isinstance(node, Fixpoint))
+    fixpoint = next(node for node in requested.root.walk() if isinstance(node, Fixpoint))
     assert set(verdict.accesses) == {scan.access for scan in fixpoint.scans}
 
 
@@ -493,16 +516,20 @@ OPS = (*e.CompareOp,)
 
 
 @cache
-def _related(relation: Relation, name: str) -> Sequence[Sequence[int]]:
-    """For every value of a column, by position, those that the relation allows beside it."""
+def _allowed_indexes(relation: Relation, name: str) -> Sequence[Sequence[int]]:
+    """For each value of a column, the indexes of values that the relation allows for it."""
     values = VALUES[name]
     return [
-        [at for at, second in enumerate(values) if _may_stand_beside(relation, first, second)]
+        [
+            index
+            for index, second in enumerate(values)
+            if _satisfies_relation(relation, first, second)
+        ]
         for first in values
     ]
 
 
-def _may_stand_beside(relation: Relation, first: Value, second: Value) -> bool:
+def _satisfies_relation(relation: Relation, first: Value, second: Value) -> bool:
     if relation is Relation.UNKNOWN:
         return True
     if relation is Relation.EQUAL:
@@ -515,20 +542,26 @@ def _may_stand_beside(relation: Relation, first: Value, second: Value) -> bool:
     return low <= high if relation is Relation.AT_MOST else low >= high
 
 
-def _is_right(premise: e.Expr, conclusion: e.Expr, columns: Columns) -> bool:
+def _is_implied(premise: e.Expr, conclusion: e.Expr, columns: Columns) -> bool:
     used = [n for n in "xds" if any(n in repr(expr) for expr in (premise, conclusion))]
     rows = list(itertools.product(*(range(len(VALUES[name])) for name in used)))
 
     def true_rows(condition: e.Expr) -> set[tuple[int, ...]]:
         named = ((row, zip(used, row, strict=True)) for row in rows)
-        return {row for row, at in named if is_true(condition, {n: VALUES[n][i] for n, i in at})}
+        return {
+            row
+            for row, indexes in named
+            if is_true(condition, {n: VALUES[n][i] for n, i in indexes})
+        }
 
     allowed = true_rows(conclusion)
-    related = [_related(columns.relations[name], name) for name in used]
+    allowed_indexes = [_allowed_indexes(columns.relations[name], name) for name in used]
     return all(
         second in allowed
         for first in true_rows(premise)
-        for second in itertools.product(*(r[i] for r, i in zip(related, first, strict=True)))
+        for second in itertools.product(
+            *(r[i] for r, i in zip(allowed_indexes, first, strict=True))
+        )
     )
 
 
@@ -577,8 +610,8 @@ def _condition(rng: Random, depth: int) -> e.Expr:
 
 
 @random_cases(150, 1000, 2000, also="232 393 433 460 535 594 821")
-def test_what_is_said_to_follow_follows(cases: Collection[int]) -> None:
-    implied = differing = 0
+def test_implications_hold_for_all_values(cases: Collection[int]) -> None:
+    implied = different = 0
     for seed in cases:
         rng = Random(f"pair {seed}")
         relations = rng.choices(tuple(Relation), weights=(4, 2, 2, 1), k=3)
@@ -588,18 +621,18 @@ def test_what_is_said_to_follow_follows(cases: Collection[int]) -> None:
         conclusion = _condition(rng, depth) if rng.random() < 0.8 else premise
         if find_gap(premise, conclusion, columns) is None:
             implied += 1
-            differing += premise != conclusion
-            assert _is_right(premise, conclusion, columns), (premise, conclusion, relations)
-    assert differing > len(cases) // 50
-    assert implied > differing
+            different += premise != conclusion
+            assert _is_implied(premise, conclusion, columns), (premise, conclusion, relations)
+    assert different > len(cases) // 50
+    assert implied > different
 
 
 CATALOG = {"c": schema_of("x int, d double, t timestamp, n timestamp_ntz")}
-KEPT = Columns({f"c#1.{name}": Relation.EQUAL for name in "xdtn"}, {})
+EQUAL_COLUMNS = Columns({f"c#1.{name}": Relation.EQUAL for name in "xdtn"}, {})
 
 
-def _read(condition: str) -> e.Expr:
-    """The condition, in a zone whose clocks are put on and back."""
+def _parse_condition(condition: str) -> e.Expr:
+    """Parse the condition in a time zone with daylight saving time."""
     sql = f"SELECT x FROM c WHERE {condition}"
     (select,) = (
         node
@@ -609,30 +642,32 @@ def _read(condition: str) -> e.Expr:
     return select.predicate
 
 
-FOLLOWS = listed("implied", "follows")
+IMPLIED_PAIRS = listed("implied", "follows")
 
 
-DIFFERS = [
+OTHER_PAIRS = [
     *listed("implied", "differs"),
-    *((captured, asked) for asked, captured in FOLLOWS if asked != captured),
+    *((captured, asked) for asked, captured in IMPLIED_PAIRS if asked != captured),
 ]
 
 
-@pytest.mark.parametrize(("premise", "conclusion"), FOLLOWS)
-def test_what_follows(premise: str, conclusion: str) -> None:
-    assert find_gap(_read(premise), _read(conclusion), KEPT) is None
+@pytest.mark.parametrize(("premise", "conclusion"), IMPLIED_PAIRS)
+def test_implied_conditions_have_no_gap(premise: str, conclusion: str) -> None:
+    assert find_gap(_parse_condition(premise), _parse_condition(conclusion), EQUAL_COLUMNS) is None
 
 
-@pytest.mark.parametrize(("premise", "conclusion"), DIFFERS)
-def test_what_does_not_follow_is_the_gap(premise: str, conclusion: str) -> None:
-    asked = _read(conclusion)
-    gap = asked.operands[0] if isinstance(asked, e.And) else asked
-    assert find_gap(_read(premise), asked, KEPT) is gap
+@pytest.mark.parametrize(("premise", "conclusion"), OTHER_PAIRS)
+def test_gap_is_the_condition_that_is_not_implied(premise: str, conclusion: str) -> None:
+    requested = _parse_condition(conclusion)
+    gap = requested.operands[0] if isinstance(requested, e.And) else requested
+    assert find_gap(_parse_condition(premise), requested, EQUAL_COLUMNS) is gap
 
 
-def test_what_had_a_value_here_may_be_null_there() -> None:
+def test_related_value_may_be_null() -> None:
     unknown = Columns({"c#1.x": Relation.UNKNOWN}, {})
-    assert find_gap(_read("x > 1"), _read("x IS NOT NULL"), unknown) is not None
+    assert (
+        find_gap(_parse_condition("x > 1"), _parse_condition("x IS NOT NULL"), unknown) is not None
+    )
 
 
 def test_nan_is_greatest() -> None:
@@ -642,12 +677,12 @@ def test_nan_is_greatest() -> None:
     assert find_gap(large, nan, EQUAL) is nan
 
 
-def test_types_that_round_share_no_order() -> None:
+def test_rounding_types_have_no_common_order() -> None:
     single = e.ColumnRef("f", schema.FLOAT)
     wide = [e.Literal(value, schema.INTEGER) for value in (16_777_217, 16_777_216)]
     assert points_of(single, wide) is None
     assert points_of(X, [e.Literal(1, schema.INTEGER), e.Literal(0.5, schema.DOUBLE)]) is None
-    # As a float 16,777,219 is 16,777,220; as a double it is below that.
+    # As a float, 16,777,219 is 16,777,220; as a double it is less.
     both = [e.Literal(16_777_220.0, kind) for kind in (schema.FLOAT, schema.DOUBLE)]
     assert points_of(X, both) is None
     assert points_of(X, both[:1]) is not None

@@ -1,8 +1,7 @@
-"""One trial of the reuse test: a query, the same with other constants, tiny tables, a sketch.
+"""Reuse trials: a query, the same query with other constants, tiny tables and a sketch.
 
-Law: the sketch is captured by the slow reference for the one query and used for the other; the
-oracle compares the other's answer over the sketch with its answer over the tables, and knows
-nothing of the rules under test.
+The slow reference captures the sketch for one query, and the other query uses it. Its result over
+the sketch must equal its result over the tables. The oracle does not know the rules under test.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ _INWARDS = {
 }
 
 _GUARD = Compare(CompareOp.GREATER, Literal(1, INTEGER), Literal(0, INTEGER))
-"""Reads no column: all rows pass, or none."""
+"""A condition without columns: all rows pass, or none."""
 
 
 class ReuseTally(Struct, dict=True):
-    """What a run of trials came to."""
+    """Counts of a run of trials."""
 
     trials: int = 0
     changed: int = 0
@@ -57,7 +56,7 @@ class ReuseTally(Struct, dict=True):
 
 
 class ReuseMaker(FocusedMaker):
-    """Rows with bounds on one or two columns, groups of them, and something about the groups."""
+    """Plans that bound one or two columns, group the rows and often filter the groups."""
 
     def plan(self) -> p.Plan:
         rng = self.rng
@@ -86,18 +85,20 @@ class ReuseMaker(FocusedMaker):
         return p.Select(plan, parts[0] if len(parts) == 1 else And(tuple(parts)))
 
     def _without_first(self, plan: p.Plan) -> p.Plan:
-        kept = plan.attributes[1:] or plan.attributes
-        return p.Project(plan, tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
+        columns = plan.attributes[1:] or plan.attributes
+        return p.Project(
+            plan, tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in columns)
+        )
 
 
 def make_reuse_trial(seed: int) -> Trial:
-    """The trial of a seed: half of them as the safety test has them, half shaped for reuse."""
+    """The trial of a seed: half of them are safety trials, half are built for reuse."""
     trial = make_trial(seed)
     rng = Random(f"shape {seed // 4}")
     guards = Random(f"guard {seed}")
     if rng.random() < 0.5:
-        return replace(trial, root=_guarded(guards, trial.root))
-    root = _guarded(guards, ReuseMaker(rng).plan())
+        return replace(trial, root=_with_guards(guards, trial.root))
+    root = _with_guards(guards, ReuseMaker(rng).plan())
     rng = Random(f"partition {seed}")
     partitions = {}
     for scan in root.scans:
@@ -109,8 +110,8 @@ def make_reuse_trial(seed: int) -> Trial:
     return replace(trial, root=root, partitions=partitions)
 
 
-def _guarded(rng: Random, plan: p.Plan) -> p.Plan:
-    """The plan with a comparison of constants over some of its tables, in a fifth of the trials."""
+def _with_guards(rng: Random, plan: p.Plan) -> p.Plan:
+    """In a fifth of the trials, add a comparison of constants above some tables."""
     if rng.random() > 0.2:
         return plan
 
@@ -123,7 +124,7 @@ def _guarded(rng: Random, plan: p.Plan) -> p.Plan:
 
 
 def with_other_guards(rng: Random, plan: p.Plan) -> p.Plan:
-    """The plan with some of its comparisons of constants made false."""
+    """Make some of the comparisons of constants false."""
     plan = plan.map_inputs(lambda child: with_other_guards(rng, child))
     if isinstance(plan, p.Select) and plan.predicate == _GUARD and rng.random() < 0.7:
         return replace(plan, predicate=replace(_GUARD, left=_GUARD.right))
@@ -131,13 +132,13 @@ def with_other_guards(rng: Random, plan: p.Plan) -> p.Plan:
 
 
 def with_other_constants(rng: Random, plan: p.Plan, *, narrower: bool) -> p.Plan:
-    """The plan with some constants of its conditions, and counts of its LIMITs, changed.
+    """Change some constants of conditions and counts of LIMITs.
 
     `narrower` moves bounds inwards, so that most of the new conditions imply the old ones.
     """
     inputs = tuple(with_other_constants(rng, child, narrower=narrower) for child in plan.inputs)
     plan = plan.with_inputs(inputs)
-    change = _narrowed if narrower else _changed
+    change = _narrow_bounds if narrower else _change_constants
     match plan:
         case p.Select() if rng.random() < 0.6:
             return replace(plan, predicate=change(rng, plan.predicate))
@@ -149,44 +150,44 @@ def with_other_constants(rng: Random, plan: p.Plan, *, narrower: bool) -> p.Plan
     return plan
 
 
-def _narrowed(rng: Random, predicate: Expr) -> Expr:
-    """Bounds moved inwards; conditions that are no bounds stay, and so do those below NOT."""
+def _narrow_bounds(rng: Random, predicate: Expr) -> Expr:
+    """Move bounds inwards. Other conditions, and those below NOT, stay."""
     match predicate:
         case And() | Or():
             return replace(
-                predicate, operands=tuple(_narrowed(rng, part) for part in predicate.operands)
+                predicate, operands=tuple(_narrow_bounds(rng, part) for part in predicate.operands)
             )
         case InList():
             return replace(predicate, options=predicate.options[: rng.randint(1, 2)])
         case Compare(op=op, left=left, right=Literal() as right) if op in _INWARDS:
-            return Compare(op, left, _moved(rng, right, _INWARDS[op]))
+            return Compare(op, left, _move_bound(rng, right, _INWARDS[op]))
         case Compare(op=op, left=Literal() as left, right=right) if op in _INWARDS:
-            return Compare(op, _moved(rng, left, -_INWARDS[op]), right)
+            return Compare(op, _move_bound(rng, left, -_INWARDS[op]), right)
     return predicate
 
 
-def _moved(rng: Random, literal: Literal, sign: int) -> Literal:
+def _move_bound(rng: Random, literal: Literal, sign: int) -> Literal:
     value = literal.value
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         step = sign * rng.choice((0, 1, 1, 2))
         if rng.random() < 0.1:
             return Literal(float(value) + step, DOUBLE)
         return replace(literal, value=value + type(value)(step))
-    return _other(rng, literal)
+    return _other_value(rng, literal)
 
 
-def _changed(rng: Random, predicate: Expr) -> Expr:
+def _change_constants(rng: Random, predicate: Expr) -> Expr:
     def swap(part: Expr) -> Expr | None:
         if isinstance(part, InList) and rng.random() < 0.5 and len(part.options) > 1:
             return replace(part, options=part.options[: rng.randint(1, len(part.options))])
         if not isinstance(part, Literal) or rng.random() < 0.5:
             return None
-        return _other(rng, part)
+        return _other_value(rng, part)
 
     return predicate.transform(swap)
 
 
-def _other(rng: Random, literal: Literal) -> Literal:
+def _other_value(rng: Random, literal: Literal) -> Literal:
     value, kind = literal.value, literal.type
     if value is None or isinstance(value, bool | bytes):
         return literal
@@ -206,7 +207,7 @@ def _other(rng: Random, literal: Literal) -> Literal:
 
 
 def renamed(rng: Random, plan: p.Plan) -> p.Plan:
-    """The same plan under other identities, as another text would have given it."""
+    """The same plan with other column ids, as if parsed from another text."""
     names = {}
     for node in plan.walk():
         names.update((column.id, f"other.{column.id}") for column in node.added)
@@ -217,48 +218,50 @@ def renamed(rng: Random, plan: p.Plan) -> p.Plan:
 def run_reuse_trial(
     seed: int, tally: ReuseTally, *, rewrite: Callable[[p.Plan], p.Plan] = lambda root: root
 ) -> None:
-    """Judge and try one seed; Violation if an accepted sketch changes the asked answer."""
+    """Check one seed; Violation if an accepted sketch changes the requested result."""
     trial = make_reuse_trial(seed)
     rng = Random(seed + 5)
     captured = rewrite(trial.root)
-    asked = rewrite(with_other_constants(rng, trial.root, narrower=rng.random() < 0.7))
+    requested = rewrite(with_other_constants(rng, trial.root, narrower=rng.random() < 0.7))
     if Random(f"guard {seed}").random() < 0.1:
-        asked = rewrite(with_other_guards(rng, trial.root))
+        requested = rewrite(with_other_guards(rng, trial.root))
     tally.trials += 1
-    is_changed = asked != captured
+    is_changed = requested != captured
     tally.changed += is_changed
-    asked = renamed(rng, asked)
-    verdict = check_reuse(p.Query("", asked), p.Query("", captured), trial.sketched, trial.facts)
+    requested = renamed(rng, requested)
+    verdict = check_reuse(
+        p.Query("", requested), p.Query("", captured), trial.sketched, trial.facts
+    )
     if not verdict.allowed:
         tally.refusals[verdict.reason] = tally.refusals.get(verdict.reason, 0) + 1
         return
     tally.accepted += 1
     tally.accepted_changed += is_changed
     try:
-        _try(seed, rng, trial, captured, asked, tally)
+        _compare_results(seed, rng, trial, captured, requested, tally)
     except ReferenceFailure:
         tally.failed += 1
 
 
-def _try(
-    seed: int, rng: Random, trial: Trial, captured: p.Plan, asked: p.Plan, tally: ReuseTally
+def _compare_results(
+    seed: int, rng: Random, trial: Trial, captured: p.Plan, requested: p.Plan, tally: ReuseTally
 ) -> None:
     shuffled = rng.random() < 0.3
     order = TieBreaks(rng).at_random if shuffled else None
     before = annotate(captured, trial.tables, None, order)
     sketches = accurate_sketches(before, captured, trial.tables, trial.partitions)
-    whole = bag(evaluate(asked, trial.tables, None, order))
+    expected = bag(evaluate(requested, trial.tables, None, order))
     for attempt in range(2):
-        tried = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)
-        instances = instances_of(asked, trial.tables, trial.partitions, tried)
+        candidate = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)
+        instances = instances_of(requested, trial.tables, trial.partitions, candidate)
         ties = TieBreaks(rng)
         order = ties.at_random if shuffled else None
-        result = bag(evaluate(asked, trial.tables, instances, order))
+        result = bag(evaluate(requested, trial.tables, instances, order))
         tally.compared += 1
-        if result == whole:
+        if result == expected:
             continue
         if shuffled:
             tally.tied += 1
-            if is_an_answer(result, asked, trial.tables, ties):
+            if is_an_answer(result, requested, trial.tables, ties):
                 continue
-        raise Violation(f"seed {seed}, sketch {tried}: {result} instead of {whole}")
+        raise Violation(f"seed {seed}, sketch {candidate}: {result} instead of {expected}")

@@ -86,7 +86,7 @@ def read_yaml(file: Path) -> Any:
 
 
 def tables_in(listed: Mapping[str, Any]) -> dict[str, tuple[str, Rows]]:
-    """Tables by name; of each its columns are listed, and then its rows."""
+    """Tables by name, each listed as its columns followed by its rows."""
     return {name: (columns, tuple(map(tuple, rows))) for name, (columns, *rows) in listed.items()}
 
 
@@ -95,7 +95,9 @@ def _example(listed: dict[str, Any]) -> Example:
     if "sketches" in listed:
         sketches = listed["sketches"].items()
         listed["sketches"] = {a: (c, tuple(bounds), frozenset(i)) for a, (c, bounds, i) in sketches}
-    facts = [(*of, FactKind(kind), FactSource(said)) for *of, kind, said in listed.get("facts", ())]
+    facts = [
+        (*of, FactKind(kind), FactSource(source)) for *of, kind, source in listed.get("facts", ())
+    ]
     listed["facts"] = tuple(Fact(*fact) for fact in facts)
     return Example(**listed)
 
@@ -108,7 +110,7 @@ UNSAFE = EXAMPLES["unsafe"]
 
 
 def _results(example: Example) -> tuple[object, object, bool]:
-    """Answer over the tables, over the sketch, and whether the sketch covers the provenance."""
+    """Result over the tables, result over the sketch, and whether the sketch covers it."""
     root, tables, partitions = example.query.root, example.rows(), example.partitions
     sketches = {access: ids for access, (_, _, ids) in example.sketches.items()}
     result = annotate(root, tables)
@@ -133,38 +135,38 @@ def test_unsafe_is_refused_with_its_reason(example: Example) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", UNSAFE, ids=str)
-def test_accepting_the_unsafe_sketch_would_change_the_answer(example: Example) -> None:
-    whole, sketched, covers = _results(example)
-    assert covers, "the sketch must hold the whole provenance, else the case proves nothing"
-    assert whole != sketched
+def test_unsafe_sketches_change_the_result(example: Example) -> None:
+    expected, sketched, covers = _results(example)
+    assert covers, "the case proves nothing unless the sketch covers the provenance"
+    assert expected != sketched
 
 
 @pytest.mark.parametrize("example", EXAMPLES["first rows"], ids=str)
-def test_top_k_below_other_operators_needs_its_own_rows_in_the_sketch(example: Example) -> None:
+def test_nested_top_k_needs_its_rows_in_the_sketch(example: Example) -> None:
     verdict = _verdict(example)
     assert verdict.safe
     assert verdict.barriers == 1
-    whole, sketched, covers = _results(example)
+    expected, sketched, covers = _results(example)
     assert covers
-    assert whole != sketched, "without the first rows' lineage the answer is wrong"
+    assert expected != sketched, "without the first rows' lineage the result is wrong"
 
     root, tables, partitions = example.query.root, example.rows(), example.partitions
     result = annotate(root, tables)
     assert set(verdict.barrier_positions) == set(result.first_rows)
     sketches = accurate_sketches(result, root, tables, partitions)
-    assert bag(evaluate(root, tables, instances_of(root, tables, partitions, sketches))) == whole
+    assert bag(evaluate(root, tables, instances_of(root, tables, partitions, sketches))) == expected
 
 
 @pytest.mark.parametrize("example", EXAMPLES["uncovered"], ids=str)
-def test_a_sketch_that_lacks_a_fragment_changes_the_answer(example: Example) -> None:
+def test_sketch_that_lacks_a_range_changes_the_result(example: Example) -> None:
     assert _verdict(example).safe
-    whole, sketched, covers = _results(example)
+    expected, sketched, covers = _results(example)
     assert not covers
-    assert whole != sketched
+    assert expected != sketched
 
 
-def test_a_fact_from_statistics_is_named_because_later_rows_may_break_it() -> None:
-    # v >= 0 held at capture; then (A, 1, 5) and (A, 2, -9) came.
+def test_facts_from_statistics_become_assumptions() -> None:
+    # v >= 0 held at capture; then (A, 1, 5) and (A, 2, -9) were inserted.
     before = (("B", 1, 12), ("A", 1, 10), ("A", 2, 0))
     after = (*before, ("A", 1, 5), ("A", 2, -9))
     sql = "SELECT g, sum(v) FROM t GROUP BY g HAVING sum(v) > 11"
@@ -172,15 +174,15 @@ def test_a_fact_from_statistics_is_named_because_later_rows_may_break_it() -> No
     first = Example("before", {"t": ("g p v", before)}, sql, facts=assumed)
     assert _verdict(first).assumptions == assumed
     assert _results(first)[0] == _results(first)[1]
-    whole, sketched, covers = _results(Example("after", {"t": ("g p v", after)}, sql))
+    expected, sketched, covers = _results(Example("after", {"t": ("g p v", after)}, sql))
     assert covers
-    assert whole != sketched
+    assert expected != sketched
 
 
 @pytest.mark.parametrize("example", EXAMPLES["controls"], ids=str)
-def test_controls_are_accepted_and_right(example: Example) -> None:
+def test_safe_controls_give_the_result(example: Example) -> None:
     assert _verdict(example).safe
-    whole, sketched, covers = _results(example)
+    expected, sketched, covers = _results(example)
     assert covers
-    assert whole
-    assert whole == sketched
+    assert expected
+    assert expected == sketched

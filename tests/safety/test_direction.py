@@ -1,4 +1,4 @@
-"""What is said of expressions, against values: direction, signs, bounds, and what is preserved."""
+"""Claims about expressions, checked against values: direction, signs, bounds, preservation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EDGES: Mapping[SqlType, Sequence[Value]] = {
     ),
     DATE: (None, -719_162, -1, 0, 2_932_896),
 }
-"""The ends of each type; for dates those of the years that Spark documents, 1 to 9999."""
+"""The limits of each type; for dates those of the years that Spark documents, 1 to 9999."""
 RELATIONS = (Relation.EQUAL, Relation.AT_MOST, Relation.AT_LEAST, Relation.UNKNOWN)
 SIGNS = (
     Signs(),
@@ -69,8 +69,8 @@ SIGNS = (
 )
 
 
-def fits(value: Value, signs: Signs) -> bool:
-    """Whether what is said of a value is true of this one."""
+def satisfies_signs(value: Value, signs: Signs) -> bool:
+    """Whether the value satisfies the signs and bounds."""
     if value is None:
         return not signs.not_null
     if not isinstance(value, int | float):
@@ -82,8 +82,8 @@ def fits(value: Value, signs: Signs) -> bool:
     return above and below and not (signs.nan_free and is_nan)
 
 
-def compares(sketch: Value, table: Value, relation: Relation) -> bool:
-    """Whether the two values are related so."""
+def satisfies_relation(sketch: Value, table: Value, relation: Relation) -> bool:
+    """Whether the two values satisfy the relation."""
     match relation:
         case Relation.UNKNOWN:
             return True
@@ -95,7 +95,7 @@ def compares(sketch: Value, table: Value, relation: Relation) -> bool:
     return sort_key(low) <= sort_key(high)
 
 
-class Drawn:
+class RandomExpression:
     """A random expression over three columns, and pairs of rows that its columns allow."""
 
     pools = POOLS
@@ -114,7 +114,7 @@ class Drawn:
         return nodes.Literal(float(value) if self.kind is DOUBLE else value, self.kind)
 
     def expr(self, depth: int) -> nodes.Expr:
-        """Of the kind of the columns."""
+        """An expression with the type of the columns."""
         rng = self.rng
         if depth == 0 or rng.random() < 0.15:
             return rng.choice(self.refs) if rng.random() < 0.75 else self.literal()
@@ -157,7 +157,7 @@ class Drawn:
         return nodes.Literal(self.rng.choice((2, 3)), INTEGER)
 
     def value(self, depth: int) -> nodes.Expr:
-        """Of another kind, at times."""
+        """An expression that sometimes has another type."""
         inner = self.expr(depth)
         if self.kind is DATE:
             return self.rng.choice(
@@ -197,7 +197,7 @@ class Drawn:
         return self.condition(depth)
 
     def others(self, one: Value, values: Sequence[Value], relation: Relation) -> Sequence[Value]:
-        return [v for v in values if compares(one, v, relation)]
+        return [v for v in values if satisfies_relation(one, v, relation)]
 
     def pairs(self, count: int) -> list[tuple[dict[str, Value], dict[str, Value]]]:
         result = []
@@ -207,7 +207,7 @@ class Drawn:
             table: dict[str, Value] = {}
             for ref in self.refs:
                 signs, relation = self.signs[ref.id], self.relations[ref.id]
-                values = [v for v in pool if fits(v, signs)]
+                values = [v for v in pool if satisfies_signs(v, signs)]
                 one = self.rng.choice(values)
                 others = self.others(one, values, relation)
                 sketch[ref.id], table[ref.id] = one, self.rng.choice(others)
@@ -215,8 +215,8 @@ class Drawn:
         return result
 
 
-class AtEdges(Drawn):
-    """The same over the ends of the types, and over powers of all signs."""
+class LimitsExpression(RandomExpression):
+    """Expressions over the limits of types, and powers with exponents of any sign."""
 
     pools = EDGES
 
@@ -230,51 +230,68 @@ class AtEdges(Drawn):
         return [one] if relation is Relation.EQUAL else super().others(one, values, relation)
 
 
-def evaluated(expr: nodes.Expr, row: Mapping[str, Value]) -> Value | None | type[ReferenceFailure]:
+def value_or_failure(
+    expr: nodes.Expr, row: Mapping[str, Value]
+) -> Value | None | type[ReferenceFailure]:
     try:
         return value_of(expr, row)
     except (ReferenceFailure, OverflowError):
         return ReferenceFailure
 
 
-def tried(cases: Iterable[int], made: type[Drawn] = Drawn) -> Counter[str]:
-    """What was claimed how often; AssertionError where a claim does not hold."""
-    seen: Counter[str] = Counter()
+def check_claims(
+    cases: Iterable[int], kind: type[RandomExpression] = RandomExpression
+) -> Counter[str]:
+    """Counts of claims. AssertionError if one is false."""
+    counts: Counter[str] = Counter()
     for seed in cases:
         rng = Random(seed)
-        drawn = made(rng, rng.choice((LONG, DOUBLE, DOUBLE, DATE)))
-        expr, predicate = drawn.value(rng.choice((1, 1, 2))), drawn.predicate(rng.choice((0, 1, 1)))
-        relation, signs = direction(expr, drawn.columns), signs_of(expr, drawn.columns.signs)
-        is_kept = find_objection(predicate, drawn.columns) is None
-        seen[relation] += 1
-        seen["preserved"] += is_kept
-        for sketch, table in drawn.pairs(40):
-            shown: Any = (seed, expr, drawn.relations, drawn.signs, sketch, table)
-            one, other = evaluated(expr, sketch), evaluated(expr, table)
+        random_expression = kind(rng, rng.choice((LONG, DOUBLE, DOUBLE, DATE)))
+        expr, predicate = (
+            random_expression.value(rng.choice((1, 1, 2))),
+            random_expression.predicate(rng.choice((0, 1, 1))),
+        )
+        relation, signs = (
+            direction(expr, random_expression.columns),
+            signs_of(expr, random_expression.columns.signs),
+        )
+        is_preserved = find_objection(predicate, random_expression.columns) is None
+        counts[relation] += 1
+        counts["preserved"] += is_preserved
+        for sketch, table in random_expression.pairs(40):
+            context: Any = (
+                seed,
+                expr,
+                random_expression.relations,
+                random_expression.signs,
+                sketch,
+                table,
+            )
+            one, other = value_or_failure(expr, sketch), value_or_failure(expr, table)
             if ReferenceFailure not in (one, other):
-                assert compares(one, other, relation), shown  # type: ignore[arg-type]  # no failure
-                assert fits(one, signs), shown  # type: ignore[arg-type]  # no failure
-            if is_kept and evaluated(predicate, table) is not ReferenceFailure:
-                holds = evaluated(predicate, sketch) is True
-                assert not holds or is_true(predicate, table), (predicate, shown)
-    return seen
+                assert satisfies_relation(one, other, relation), context  # type: ignore[arg-type]  # no failure
+                assert satisfies_signs(one, signs), context  # type: ignore[arg-type]  # no failure
+            if is_preserved and value_or_failure(predicate, table) is not ReferenceFailure:
+                holds = value_or_failure(predicate, sketch) is True
+                assert not holds or is_true(predicate, table), (predicate, context)
+    return counts
 
 
 @random_cases(80, 192, 4000, also="191 223 243 453 501 585")
-def test_claims_hold_of_all_values(cases: Collection[int]) -> None:
-    seen = tried(cases)
-    assert seen["preserved"] > len(cases) // 5, seen
+def test_claims_hold_for_random_values(cases: Collection[int]) -> None:
+    counts = check_claims(cases)
+    assert counts["preserved"] > len(cases) // 5, counts
     for relation in (Relation.AT_MOST, Relation.AT_LEAST):
-        assert seen[relation] > len(cases) // 20, seen
+        assert counts[relation] > len(cases) // 20, counts
 
 
 @random_cases(40, 148, 4000, also="1584 2958 4556")
-def test_claims_hold_at_the_ends_of_types(cases: Collection[int]) -> None:
-    tried(cases, AtEdges)
+def test_claims_hold_at_limits_of_types(cases: Collection[int]) -> None:
+    check_claims(cases, LimitsExpression)
 
 
 _TINY, _HUGE = 5e-324, sys.float_info.max
-_ODD = (math.nan, math.inf, -math.inf)
+_SPECIAL = (math.nan, math.inf, -math.inf)
 _SINGLE = float(np.finfo(np.float32).max)
 
 
@@ -287,10 +304,10 @@ KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "smallint": (pa.int16(), [-(2**15), -2, -1, 0, 1, 3, 2**15 - 1]),
     "int": (pa.int32(), [-(2**31), -2, -1, 0, 1, 3, 2**31 - 1]),
     "bigint": (pa.int64(), [-(2**63), -(2**53) - 1, -2, -1, 0, 1, 3, 2**53 + 1, 2**63 - 1]),
-    "float": (pa.float32(), [*_ODD, -0.0, 0.0, 0.5, -1.5, _SINGLE, -_SINGLE]),
+    "float": (pa.float32(), [*_SPECIAL, -0.0, 0.0, 0.5, -1.5, _SINGLE, -_SINGLE]),
     "double": (
         pa.float64(),
-        [*_ODD, -0.0, 0.0, _TINY, -_TINY, 0.05, -1.5, 9.3e18, _HUGE, -_HUGE],
+        [*_SPECIAL, -0.0, 0.0, _TINY, -_TINY, 0.05, -1.5, 9.3e18, _HUGE, -_HUGE],
     ),
     "decimal(10,2)": (
         pa.decimal128(10, 2),
@@ -318,20 +335,20 @@ STEPS = (
     *(f"CAST(a AS {kind})" for kind in KINDS), "CAST(a > 0 AS INT)",
     "CAST(CAST(a AS INT) AS DOUBLE)",
 )  # fmt: skip
-PAIRED = (Relation.EQUAL, Relation.AT_MOST, Relation.AT_LEAST)
+PAIR_RELATIONS = (Relation.EQUAL, Relation.AT_MOST, Relation.AT_LEAST)
 
 
 def rows_of(kind: str) -> list[tuple[Any, Any]]:
-    """All pairs of the first column's values with some of the second's, NULL among them."""
+    """Pairs of all values of the first column with some of the second's, including NULL."""
     values = [None, *KINDS[kind][1]]
     return list(product(values, values[:: 2 if len(values) > 8 else 1]))
 
 
-def read(step: str, kind: str) -> nodes.Expr | None:
-    """The expression over `a` and `b` of the kind; None where it is refused."""
-    own = from_spark(kind)
-    assert own is not None
-    catalog = {"t": Schema((Column("a", own), Column("b", own)))}
+def parse_step(step: str, kind: str) -> nodes.Expr | None:
+    """The expression over `a` and `b` of this type; None if it is refused."""
+    sql_type = from_spark(kind)
+    assert sql_type is not None
+    catalog = {"t": Schema((Column("a", sql_type), Column("b", sql_type)))}
     try:
         root = parse_query(f"SELECT {step} AS v FROM t", catalog).root
     except ImpctlError:
@@ -340,7 +357,7 @@ def read(step: str, kind: str) -> nodes.Expr | None:
 
 
 def may_fail(expr: nodes.Expr, a: Any, b: Any) -> bool:
-    """Whether the reference fails on the row, or does not know the expression."""
+    """Whether the reference fails on the row or does not support the expression."""
     try:
         value_of(expr, {"t#1.a": a, "t#1.b": b})
     except ReferenceLimit:
@@ -351,36 +368,36 @@ def may_fail(expr: nodes.Expr, a: Any, b: Any) -> bool:
 
 
 def values_in_spark(
-    view: Any, steps: Sequence[str], left_out: Sequence[set[int]], count: int
+    view: Any, steps: Sequence[str], skipped: Sequence[set[int]], count: int
 ) -> list[list[Any]]:
-    """Per step the values of the rows; `...` where Spark fails or was not asked."""
+    """For each step the values of the rows; `...` if Spark fails or the row is skipped."""
     from pyspark.errors import AnalysisException
 
     texts = []
-    for step, failing in zip(steps, left_out, strict=True):
+    for step, failing in zip(steps, skipped, strict=True):
         guard = f"r IN ({', '.join(map(str, sorted(failing)))})" if failing else "false"
         texts.append(f"CASE WHEN {guard} THEN NULL ELSE {step} END")
     result = []
-    for step, failing, column in zip(steps, left_out, asked(view, texts), strict=True):
+    for step, failing, column in zip(steps, skipped, asked(view, texts), strict=True):
         values = [...] * count if isinstance(column, Exception) else column.to_pylist()
         rows = [row for row in range(count) if row not in failing]
         if isinstance(column, Exception) and not isinstance(column, AnalysisException):
-            alone = asked(view, [f"CASE WHEN r = {row} THEN {step} END" for row in rows])
-            for row, one in zip(rows, alone, strict=True):
+            single = asked(view, [f"CASE WHEN r = {row} THEN {step} END" for row in rows])
+            for row, one in zip(rows, single, strict=True):
                 values[row] = ... if isinstance(one, Exception) else one[row].as_py()
         result.append([... if row in failing else value for row, value in enumerate(values)])
     return result
 
 
 def ranks(values: Sequence[Any]) -> Any:
-    """Places of the values in Spark's order, shape (rows,): -1 for NULL, -2 for no value."""
+    """Ranks of the values in Spark's order, shape (rows,): -1 for NULL, -2 for no value."""
     known = sorted({sort_key(v) for v in values if v is not None and v is not ...})
-    places = {key: at for at, key in enumerate(known)}
-    return np.array([-2 if v is ... else -1 if v is None else places[sort_key(v)] for v in values])
+    rank_of = {key: rank for rank, key in enumerate(known)}
+    return np.array([-2 if v is ... else -1 if v is None else rank_of[sort_key(v)] for v in values])
 
 
-def related(one: Any, relation: Relation) -> Any:
-    """Whether row i over the sketch and row j over the table compare so, shape (rows, rows)."""
+def satisfying_pairs(one: Any, relation: Relation) -> Any:
+    """Whether rows i (sketch) and j (table) satisfy the relation, shape (rows, rows)."""
     sketch, table = one[:, None], one[None, :]
     if relation is Relation.UNKNOWN:
         return np.ones((len(one), len(one)), dtype=np.bool_)
@@ -392,23 +409,27 @@ def related(one: Any, relation: Relation) -> Any:
 
 def wrong_claims(expr: nodes.Expr, step: str, rows: Sequence[tuple[Any, Any]],
                  values: Sequence[Any]) -> Iterator[str]:  # fmt: skip
-    """What is claimed of the step and not true of its values."""
-    a, b, made = (ranks(column) for column in ([r[0] for r in rows], [r[1] for r in rows], values))
-    has_value = made != -2
+    """Yield claims about the step that are false for its values."""
+    a, b, results = (
+        ranks(column) for column in ([r[0] for r in rows], [r[1] for r in rows], values)
+    )
+    has_value = results != -2
     for signs in SIGNS:
         known = {"t#1.a": signs, "t#1.b": Signs()}
-        allowed = np.array([fits(_plain(row[0]), signs) for row in rows]) & has_value
+        allowed = np.array([satisfies_signs(_plain(row[0]), signs) for row in rows]) & has_value
         claimed = signs_of(expr, known)
-        for at in np.flatnonzero(allowed):
-            if not fits(_plain(values[at]), claimed):
-                yield f"{step} of {rows[at]} is {values[at]}, not {claimed} ({signs})"
-        for left, right in product(PAIRED, PAIRED):
+        for index in np.flatnonzero(allowed):
+            if not satisfies_signs(_plain(values[index]), claimed):
+                yield f"{step} of {rows[index]} is {values[index]}, not {claimed} ({signs})"
+        for left, right in product(PAIR_RELATIONS, PAIR_RELATIONS):
             columns = Columns({"t#1.a": left, "t#1.b": right}, known)
             relation = direction(expr, columns)
             if relation in (Relation.UNKNOWN, Relation.EQUAL):
                 continue
-            pairs = related(a, left) & related(b, right) & np.outer(allowed, allowed)
-            for i, j in np.argwhere(pairs & ~related(made, relation))[:1]:
+            pairs = (
+                satisfying_pairs(a, left) & satisfying_pairs(b, right) & np.outer(allowed, allowed)
+            )
+            for i, j in np.argwhere(pairs & ~satisfying_pairs(results, relation))[:1]:
                 yield (
                     f"{step} of {rows[i]} is {values[i]}, of {rows[j]} {values[j]}: not {relation}"
                     f" ({left}, {right}, {signs})"
@@ -423,17 +444,18 @@ def _plain(value: Any) -> Any:
 @pytest.mark.parametrize(
     "kind", [pytest.param(k, marks=() if k == "double" else pytest.mark.long) for k in KINDS]
 )
-def test_what_is_claimed_is_true_of_sparks_values(kind: str, spark: Any) -> None:
+def test_claims_hold_for_spark_values(kind: str, spark: Any) -> None:
     rows = rows_of(kind)
-    own = KINDS[kind][0]
+    arrow_type = KINDS[kind][0]
     table = pa.table({
         "r": pa.array(range(len(rows)), pa.int32()),
-        "a": pa.array([a for a, _ in rows], own),
-        "b": pa.array([b for _, b in rows], own),
+        "a": pa.array([a for a, _ in rows], arrow_type),
+        "b": pa.array([b for _, b in rows], arrow_type),
     })  # fmt: skip
-    steps = {step: expr for step in STEPS if (expr := read(step, kind)) is not None}
+    steps = {step: expr for step in STEPS if (expr := parse_step(step, kind)) is not None}
     failing = [
-        {at for at, (a, b) in enumerate(rows) if may_fail(expr, a, b)} for expr in steps.values()
+        {index for index, (a, b) in enumerate(rows) if may_fail(expr, a, b)}
+        for expr in steps.values()
     ]
     result = values_in_spark(spark.createDataFrame(table), list(steps), failing, len(rows))
     wrong = [

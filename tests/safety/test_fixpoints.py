@@ -1,4 +1,4 @@
-"""Fixpoints judged: what is accepted never changes the answer, and what a barrier is good for."""
+"""Safety of fixpoints: accepted sketches never change the result, and why barriers are needed."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from tests.support.reference_plan import ReferenceFailure, annotate, bag, evalua
 
 
 class Example(Struct, frozen=True):
-    """A query over a few rows, the accesses sketched, and what the answer's lineage gives."""
+    """A query over a few rows, its sketched accesses, and the results over sketches."""
 
     sql: str
     links: Sequence[Mapping[str, Any]]
     answer: set[tuple[Any, ...]]
     naive: set[tuple[Any, ...]] | None
-    """The answer over a sketch of the answer's lineage alone; None where that does."""
+    """The result over a sketch of the result's lineage alone; None if it is correct."""
     reason: str = ""
-    """Why the answer's lineage is refused as a sketch; empty where that is not tried."""
+    """Why a sketch of the result's lineage is refused; empty if that is not tested."""
     column: Mapping[str, str] = field(default_factory=lambda: BY_REGION)
-    """By access; fragments are its values."""
+    """Column by access; each value is a range."""
 
 
 EXAMPLES = {
@@ -104,7 +104,7 @@ SEEDS = [{"t": 1, "n": 1}, {"t": 2, "n": 1}]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_sketch_with_the_barrier_gives_the_answer_and_one_without_does_not(name: str) -> None:
+def test_sketches_need_the_barrier(name: str) -> None:
     example = EXAMPLES[name]
     root = read_net(example.sql).root
     verdict = check_safety(Query("", root), example.column, ())
@@ -128,7 +128,7 @@ def _over(example: Example, *, barriers: bool) -> set[tuple[Any, ...]]:
     return set(evaluate(root, tables, trials.instances_of(root, tables, partitions, sketches)))
 
 
-def _judged(sql: str, **columns: str) -> Verdict:
+def _verdict(sql: str, **columns: str) -> Verdict:
     """`links2="region"` sketches the second access of links."""
     return check_safety(read_net(sql), {f"{k[:-1]}#{k[-1]}": c for k, c in columns.items()}, ())
 
@@ -143,7 +143,7 @@ STEP_OVER = (
 @pytest.mark.parametrize(
     ("head", "having", "reason"),
     [
-        # Groups by another column than the sketch's are contained: their keys may go on.
+        # Groups by a column that is not sketched are contained; their keys may be passed on.
         ("q.src", "", None),
         ("q.src", "HAVING COUNT(*) > 1", None),
         ("q.src", "HAVING COUNT(*) < 2", "HAVING compares"),
@@ -151,18 +151,18 @@ STEP_OVER = (
         ("q.many", "", "WITH RECURSIVE derives rows by `n`, which can be smaller"),
     ],
 )
-def test_parts_that_do_not_read_the_entry_are_judged_by_the_rules(
+def test_nonrecursive_parts_follow_the_usual_rules(
     head: str, having: str, reason: str | None
 ) -> None:
     sql = STEP_OVER.format(head=head, having=having)
-    verdict = _judged(sql, links2="region")
+    verdict = _verdict(sql, links2="region")
     assert verdict.safe is (reason is None)
     if reason is not None:
         assert verdict.reason.startswith(reason)
         assert verdict.span is not None
-    # Whole groups, or a table that is not sketched, may give any value on.
-    assert _judged(sql, links2="src").safe
-    assert _judged(sql, links1="region").safe
+    # Complete groups, or a table without a sketch, may pass on any value.
+    assert _verdict(sql, links2="src").safe
+    assert _verdict(sql, links1="region").safe
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_parts_that_do_not_read_the_entry_are_judged_by_the_rules(
     ],
 )
 @pytest.mark.parametrize("union", ["UNION", "UNION ALL"])
-def test_anything_may_stand_above_a_fixpoint(above: str, union: str) -> None:
+def test_any_query_may_use_a_fixpoint(above: str, union: str) -> None:
     sql = REACHED.replace("UNION", union) + above
-    assert _judged(sql, links1="region", links2="cost").safe
+    assert _verdict(sql, links1="region", links2="cost").safe
 
 
 @pytest.mark.parametrize(
@@ -188,43 +188,43 @@ def test_anything_may_stand_above_a_fixpoint(above: str, union: str) -> None:
         "SELECT r.n + 1 FROM r WHERE r.n NOT IN (SELECT l.dst FROM links l)",
     ],
 )
-def test_rows_without_a_partner_ask_for_a_table_without_a_sketch(step: str) -> None:
+def test_rows_without_a_match_forbid_a_sketch_of_the_table(step: str) -> None:
     sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
-    assert not _judged(sql, links1="src").safe
-    assert _judged(sql, nodes1="kind").safe
+    assert not _verdict(sql, links1="src").safe
+    assert _verdict(sql, nodes1="kind").safe
 
 
-def test_ties_below_ask_for_tables_without_sketches() -> None:
+def test_ties_in_the_base_forbid_sketches() -> None:
     sql = (
         "WITH RECURSIVE r(n) AS (SELECT n FROM (SELECT n, kind FROM nodes ORDER BY kind LIMIT 1) "
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
     )
-    assert not _judged(sql, nodes1="kind").safe
-    verdict = _judged(sql, links1="src")
+    assert not _verdict(sql, nodes1="kind").safe
+    verdict = _verdict(sql, links1="src")
     assert not verdict.safe
     assert "the rows that the recursion derives are not fixed" in verdict.reason
-    assert _judged(sql).ties is not None
+    assert _verdict(sql).ties is not None
 
 
-def test_only_what_is_sketched_below_makes_a_barrier() -> None:
+def test_barriers_need_a_sketch_below() -> None:
     sql = REACHED + "SELECT r.n FROM r JOIN nodes n ON r.n = n.n"
-    assert _judged(sql, nodes1="kind").barrier_positions == ()
+    assert _verdict(sql, nodes1="kind").barrier_positions == ()
     nodes = list(read_net(sql).root.walk())
-    (position,) = _judged(sql, links2="src").barrier_positions
+    (position,) = _verdict(sql, links2="src").barrier_positions
     assert isinstance(nodes[position], Fixpoint)
 
 
-def test_first_rows_below_are_a_barrier_of_their_own() -> None:
+def test_top_k_in_the_base_is_another_barrier() -> None:
     sql = (
         "WITH RECURSIVE r(n) AS (SELECT n FROM (SELECT n FROM nodes ORDER BY n LIMIT 1) "
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
     )
     nodes = list(read_net(sql).root.walk())
-    barrier_positions = _judged(sql, nodes1="n", links1="src").barrier_positions
+    barrier_positions = _verdict(sql, nodes1="n", links1="src").barrier_positions
     assert {type(nodes[position]) for position in barrier_positions} == {Fixpoint, TopK}
 
 
-def test_what_is_known_of_a_column_is_known_of_both_parts() -> None:
+def test_facts_must_hold_for_both_parts() -> None:
     sql = (
         "WITH RECURSIVE r(n) AS (SELECT n FROM seeds UNION "
         "SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
@@ -235,7 +235,7 @@ def test_what_is_known_of_a_column_is_known_of_both_parts() -> None:
         for table, column in (("seeds", "n"), ("links", "dst"))
     )
     kept = [FactKind.NONNEGATIVE, FactKind.NOT_NULL]
-    of_base, of_step = ([one for one in own if one.kind in kept] for own in (of_base, of_step))
+    of_base, of_step = ([one for one in facts if one.kind in kept] for facts in (of_base, of_step))
 
     def is_safe(facts: list[Fact]) -> bool:
         return check_safety(read_net(sql), {"nodes#1": "kind"}, facts).safe
@@ -252,7 +252,7 @@ COUNTED = (
 
 
 def test_one_derivation_of_each_row_is_not_enough() -> None:
-    """CE-R5: two ways lead to 4; a sketch that holds one of them counts one."""
+    """CE-R5: two paths lead to 4; a sketch with only one of them counts one."""
     tables: Any = {"links": links((1, 2, "A"), (1, 3, "A"), (2, 4, "B"), (3, 4, "C"))}
     query = read_net(COUNTED)
     verdict = check_safety(query, BY_REGION, ())
@@ -270,8 +270,8 @@ def test_one_derivation_of_each_row_is_not_enough() -> None:
 
 
 @pytest.mark.parametrize(("kind", "is_fixed"), [("UNION", True), ("UNION ALL", False)])
-def test_rows_of_a_bag_are_not_told_apart_by_their_columns(kind: str, *, is_fixed: bool) -> None:
-    """Two that are equal may be numbered either way, and a table joined tells them apart then."""
+def test_columns_do_not_identify_rows_of_a_bag(kind: str, *, is_fixed: bool) -> None:
+    """Two equal rows may be numbered in either order, and a join makes that visible."""
     sql = (
         f"WITH RECURSIVE r(n, l) AS (SELECT dst, 1 FROM links WHERE src = 1 {kind} "
         "SELECT l.dst, r.l + 1 FROM r JOIN links l ON r.n = l.src WHERE r.l < 3) "
@@ -284,11 +284,11 @@ def test_rows_of_a_bag_are_not_told_apart_by_their_columns(kind: str, *, is_fixe
 
 
 def check(cases: Iterable[int], make: Callable[[int], trials.Trial]) -> None:
-    """Run the trials; all rows of a group must lie in the fragment of its key."""
-    plain, ruled = trials.Tally(by_status={}), trials.Tally()
+    """Run the trials; all rows of a group must be in the range of its key."""
+    unruled, ruled = trials.Tally(by_status={}), trials.Tally()
     keyed = groups = 0
     for seed in cases:
-        trials.run_trial(seed, plain, make=make)
+        trials.run_trial(seed, unruled, make=make)
         trials.run_trial(seed, ruled, make=make, rewrite=apply_rules)
         trial = make(seed)
         verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
@@ -296,10 +296,10 @@ def check(cases: Iterable[int], make: Callable[[int], trials.Trial]) -> None:
             keyed += 1
             with suppress(ReferenceFailure):
                 groups += trials.check_keys(trial.root, trial, verdict)
-    assert min(plain.accepted, ruled.accepted) > plain.trials // 2
-    assert keyed > plain.trials // 3
-    assert groups > plain.trials
-    assert {Status.EXACT, Status.KEYED, Status.CONTAINED} <= {*(plain.by_status or ())}
+    assert min(unruled.accepted, ruled.accepted) > unruled.trials // 2
+    assert keyed > unruled.trials // 3
+    assert groups > unruled.trials
+    assert {Status.EXACT, Status.KEYED, Status.CONTAINED} <= {*(unruled.by_status or ())}
 
 
 @pytest.mark.slow
@@ -317,7 +317,7 @@ def test_trials_of_bags(cases: Iterable[int]) -> None:
 @pytest.mark.parametrize(
     ("make", "seeds"), [(make_keyed_trial, (2, 13)), (make_keyed_bag_trial, (19, 29))]
 )
-def test_trials_whose_step_makes_another_key(
+def test_trials_whose_step_changes_the_key(
     make: Callable[[int], trials.Trial], seeds: Sequence[int]
 ) -> None:
     tally = trials.Tally()
@@ -328,10 +328,10 @@ def test_trials_whose_step_makes_another_key(
 
 @pytest.mark.parametrize("make", [make_keyed_trial, make_keyed_bag_trial], ids=["set", "bag"])
 @random_cases(25, 43, 2000, first=5_000_000)
-def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(
+def test_plan_and_core_have_the_same_keyed_fixpoints(
     cases: range, make: Callable[[int], trials.Trial]
 ) -> None:
-    """What is captured goes by the core, what is read by the plan that is run."""
+    """Captures use the core, queries the plan that is run."""
     for seed in cases:
         trial = make(seed)
         planned = Query("", apply_rules(trial.root))
@@ -339,8 +339,8 @@ def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(
         if not verdict.safe:
             continue
         core = core_of(trial.root)
-        own = judge.Judges().of(Query("", core))
-        sketched = {a: c for a, c in trial.sketched.items() if a in own.accesses}
+        core_judge = judge.Judges().of(Query("", core))
+        sketched = {a: c for a, c in trial.sketched.items() if a in core_judge.accesses}
         result = check_safety(
             Query("", core),
             sketched,
@@ -353,7 +353,10 @@ def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(
 
 
 def _groups(root: Plan, verdict: Verdict) -> set[frozenset[str]]:
-    return {frozenset(verdict.key_columns[at]) for at in trials.keyed_positions(root, verdict)}
+    return {
+        frozenset(verdict.key_columns[position])
+        for position in trials.keyed_positions(root, verdict)
+    }
 
 
 PAIRS = (
@@ -386,64 +389,62 @@ def _keyed_verdict(sql: str, sketched: Mapping[str, str]) -> tuple[Query, Verdic
         (KEYED + "SELECT t, n FROM r WHERE n NOT IN (SELECT n FROM nodes)", BY_COST),
         (KEYED + "SELECT t FROM (SELECT t, n, COUNT(*) OVER (PARTITION BY t) AS k FROM r) x "
          "WHERE k = 2", BY_COST),
-        # A step over another table, of which there is no sketch, joins rows of all keys.
+        # The step joins rows of all keys of a table without a sketch.
         (KEYED.replace(" AND r.t = l.cost", "") + FEW, {"links#1": "cost"}),
         (KEYED.replace("SELECT r.t, l.dst", "SELECT l.cost, l.dst") + FEW, BY_COST),
-        # From two rows of one key.
+        # Rows derived from two rows of one key.
         (PAIRS.format("r.t, o.n", "r.n < o.n AND r.t = o.t") + FEW, {"links#1": "cost"}),
         (PAIRS.format("o.t, r.n", "r.n < o.n AND r.t = o.t") + FEW, {"links#1": "cost"}),
-        # The best rows of groups within keys.
+        # The best rows of groups within a key.
         (BEST + "SELECT t, n, MIN(v) FROM r GROUP BY t, n HAVING MIN(v) < 4", {"links#1": "cost"}),
-        # Each row as often as it is derived.
+        # UNION ALL: each row as often as it is derived.
         (LEVELS + FEW, BY_COST),
-        # Groups by the key in the step.
+        # The step groups by the key.
         (KEYED.replace("JOIN links l", "JOIN (SELECT cost, src, MAX(dst) AS dst FROM links "
                        "GROUP BY cost, src) l") + FEW, BY_COST),
     ],
 )  # fmt: skip
-def test_keyed_where_a_key_is_kept_and_something_above_leaves_keys_out(
-    sql: str, sketched: Mapping[str, str]
-) -> None:
+def test_fixpoint_is_keyed_if_its_query_selects_keys(sql: str, sketched: Mapping[str, str]) -> None:
     query, verdict = _keyed_verdict(sql, sketched)
     assert verdict.safe, verdict.reason
     (position,) = trials.keyed_positions(query.root, verdict)
     assert set(verdict.key_columns[position]) == {*sketched}
     assert not any(
         isinstance(node, Fixpoint)
-        for at, node in enumerate(query.root.walk())
-        if at in verdict.barrier_positions
+        for index, node in enumerate(query.root.walk())
+        if index in verdict.barrier_positions
     )
 
 
 @pytest.mark.parametrize(
     ("sql", "sketched"),
     [
-        # Nothing above leaves a key out.
+        # The query above selects all keys.
         (KEYED + "SELECT t, COUNT(*) FROM r GROUP BY t", BY_COST),
         (KEYED + "SELECT DISTINCT t FROM r UNION SELECT n FROM nodes", BY_COST),
-        # Keys are not what groups are by.
+        # Groups are not by the key.
         (KEYED + "SELECT n FROM r GROUP BY n HAVING COUNT(*) <= 1", BY_COST),
         (KEYED + "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM r)", BY_COST),
-        # The base has rows of all keys, the step has not.
+        # The base has rows of all keys, but the step does not.
         (KEYED + FEW, {"links#2": "cost"}),
-        # The key is not the column that is sketched, or has ranges of its own.
+        # The key is not the sketched column, or has different ranges.
         (KEYED + FEW, {"links#1": "cost", "links#2": "region"}),
         (KEYED + FEW, dict.fromkeys(BY_COST, "region")),
         (KEYED.replace(" AND r.t = l.cost", "") + FEW, BY_COST),
-        # From two rows of any two keys.
+        # Rows derived from rows of two keys.
         (PAIRS.format("r.t, o.n", "r.n < o.n") + FEW, {"links#1": "cost"}),
         (PAIRS.format("o.t, r.n", "r.n < o.n") + FEW, {"links#1": "cost"}),
-        # A column of another type, though equal to the one that is sketched.
+        # A column that equals the sketched one but has another type.
         (KEYED.replace("cost, dst FROM links WHERE src = 1", "src, dst FROM links WHERE src = cost")
          + FEW, BY_COST),
-        # The best rows of groups that have rows of any key.
+        # The best rows of groups with rows of any key.
         (BEST + "SELECT n, MIN(v) FROM r GROUP BY n HAVING MIN(v) < 4", {"links#1": "cost"}),
         # Two tables.
         (KEYED.replace("SELECT cost, dst FROM links WHERE src = 1", "SELECT t, n FROM seeds")
          .replace("r.t = l.cost", "r.t = l.src") + FEW, {"seeds#1": "t", "links#1": "src"}),
     ],
 )  # fmt: skip
-def test_a_barrier_elsewhere(sql: str, sketched: Mapping[str, str]) -> None:
+def test_other_fixpoints_are_barriers(sql: str, sketched: Mapping[str, str]) -> None:
     query, verdict = _keyed_verdict(sql, sketched)
     assert verdict.safe, verdict.reason
     assert trials.keyed_positions(query.root, verdict) == frozenset()
@@ -451,7 +452,7 @@ def test_a_barrier_elsewhere(sql: str, sketched: Mapping[str, str]) -> None:
 
 
 CE_R8 = {"links": links((1, 2, "A", 1), (1, 2, "A", 2), (2, 3, "A", 2))}
-"""Key 1 reaches one node, key 2 two: the answer is key 1 alone."""
+"""Key 1 reaches one node, key 2 two, so the result is key 1 alone."""
 
 
 @pytest.mark.parametrize(
@@ -459,11 +460,11 @@ CE_R8 = {"links": links((1, 2, "A", 1), (1, 2, "A", 2), (2, 3, "A", 2))}
     [
         ({"links#1": {1}, "links#2": {1}}, {(1, 1)}),
         ({"links#1": {1, 2}, "links#2": {1, 2}}, {(1, 1)}),
-        # Of one access only, which the rule at use never does.
+        # A different sketch for one access, which the rule never uses.
         ({"links#1": {1, 2}, "links#2": {1}}, {(1, 1), (2, 1)}),
     ],
 )
-def test_one_sketch_of_all_accesses_gives_the_answer_and_others_do_not(
+def test_all_accesses_need_the_same_sketch(
     sketches: Mapping[str, set[int]], answer: set[tuple[int, int]]
 ) -> None:
     root = read_net(KEYED + FEW).root
@@ -474,7 +475,7 @@ def test_one_sketch_of_all_accesses_gives_the_answer_and_others_do_not(
     )
 
 
-def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
+def test_keyed_sketch_has_the_keys_of_the_result() -> None:
     query, verdict = _keyed_verdict(KEYED + FEW, BY_COST)
     result = trials.without_keyed(query.root, verdict, annotate(query.root, CE_R8))
     partitions: Any = dict.fromkeys(BY_COST, ("cost", (1, 2)))
@@ -483,8 +484,8 @@ def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
     assert trials.evened(query.root, verdict, sketches) == {"links#1": {1}, "links#2": {1}}
 
 
-def test_a_verdict_is_carried_with_its_choice() -> None:
-    """A plan that leaves no key out any more is still kept as the one that was accepted."""
+def test_carried_verdict_keeps_its_choice() -> None:
+    """A plan that selects all keys keeps the choice of the plan that was accepted."""
     query, verdict = _keyed_verdict(KEYED + "SELECT t FROM r WHERE n = 9", BY_COST)
     above = Query("", next(node for node in query.root.walk() if isinstance(node, Fixpoint)))
     assert trials.keyed_positions(above.root, carried_verdict(verdict, above, BY_COST)) == {0}
@@ -492,27 +493,27 @@ def test_a_verdict_is_carried_with_its_choice() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if EXAMPLES[name].reason])
-def test_what_would_be_wrong_is_refused_with_what_does_it(name: str) -> None:
+def test_unsafe_result_lineage_is_refused_with_a_reason(name: str) -> None:
     example = EXAMPLES[name]
     query = read_net(example.sql)
-    asked = replace(query, root=for_answer(query.root))
-    assert is_for_answer(asked.root)
-    verdict = check_safety(asked, BY_REGION, ())
+    query_for_result = replace(query, root=for_answer(query.root))
+    assert is_for_answer(query_for_result.root)
+    verdict = check_safety(query_for_result, BY_REGION, ())
     assert not verdict.safe
     assert example.reason in verdict.reason
-    assert for_all(asked.root) == query.root
+    assert for_all(query_for_result.root) == query.root
     for wanted in ({}, {"links": "region"}):
-        with pytest.raises(UnsafeSketchError, match="not safe") as caught:
-            choose_attributes(asked, {"links": ["region"], "nodes": []}, (), wanted)
-        assert "`lineage: all`" in str(caught.value.hint)
+        with pytest.raises(UnsafeSketchError, match="not safe") as error:
+            choose_attributes(query_for_result, {"links": ["region"], "nodes": []}, (), wanted)
+        assert "`lineage: all`" in str(error.value.hint)
 
 
-def test_a_hint_that_would_not_help_is_not_given() -> None:
+def test_useless_hints_are_not_given() -> None:
     query = read_net(REACHED + "SELECT n, rand() AS x FROM r WHERE n > 1")
-    asked = replace(query, root=for_answer(query.root))
-    with pytest.raises(UnsafeSketchError) as caught:
-        choose_attributes(asked, {"links": ["region"]}, (), {})
-    assert "lineage" not in str(caught.value.hint)
+    query_for_result = replace(query, root=for_answer(query.root))
+    with pytest.raises(UnsafeSketchError) as error:
+        choose_attributes(query_for_result, {"links": ["region"]}, (), {})
+    assert "lineage" not in str(error.value.hint)
 
 
 ALLOWED = {
@@ -530,23 +531,27 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_what_stands_above_part_of_a_table_may_stand_here(name: str) -> None:
+def test_queries_safe_over_part_of_a_table_are_safe(name: str) -> None:
     query = read_net(ALLOWED[name])
     for plan in (for_answer(apply_rules(query.root)), for_answer(core_of(query.root))):
-        asked = replace(query, root=plan)
-        verdict = check_safety(asked, BY_REGION, ())
+        query_for_result = replace(query, root=plan)
+        verdict = check_safety(query_for_result, BY_REGION, ())
         assert verdict.safe, verdict.reason
         nodes = list(plan.walk())
-        states = states_of(verdict, asked, BY_REGION)
-        own = [s for n, s in zip(nodes, states, strict=True) if isinstance(n, Fixpoint)]
-        assert [state.status for state in own] == [Status.CONTAINED] * len(own)
-        assert not any(isinstance(nodes[at], Fixpoint) for at in verdict.barrier_positions)
+        states = states_of(verdict, query_for_result, BY_REGION)
+        fixpoint_states = [s for n, s in zip(nodes, states, strict=True) if isinstance(n, Fixpoint)]
+        assert [state.status for state in fixpoint_states] == [Status.CONTAINED] * len(
+            fixpoint_states
+        )
+        assert not any(
+            isinstance(nodes[position], Fixpoint) for position in verdict.barrier_positions
+        )
 
 
-def test_what_has_no_sketch_below_stays_exact() -> None:
+def test_fixpoint_without_a_sketch_stays_exact() -> None:
     query = read_net(REACHED + "SELECT k.n FROM nodes k WHERE k.n NOT IN (SELECT n FROM r)")
-    asked = replace(query, root=for_answer(query.root))
-    verdict = check_safety(asked, {"nodes#1": "kind"}, ())
+    query_for_result = replace(query, root=for_answer(query.root))
+    verdict = check_safety(query_for_result, {"nodes#1": "kind"}, ())
     assert verdict.safe, verdict.reason
 
 
@@ -561,7 +566,7 @@ def test_bags_and_best_rows_keep_their_barriers() -> None:
     best = apply_rules(query.root)
     assert any(isinstance(node, Fixpoint) and node.best is not None for node in best.walk())
     assert for_answer(best) == best
-    # Where a rule finds that out later than the plan was marked, too.
+    # Also if the rule is applied after the plan was marked.
     marked = replace(query, root=apply_rules(for_answer(query.root)))
     assert not is_for_answer(marked.root)
     verdict = check_safety(marked, BY_REGION, ())

@@ -1,4 +1,4 @@
-"""Random plans, tables, partitions and sketches: an accepted sketch never changes the answer."""
+"""Random plans, tables, partitions and sketches: an accepted sketch never changes the result."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def check(
     accepted: float,
     statuses: Collection[Status] = (),
 ) -> None:
-    """Run the trials; at least this share of the plans as read must be accepted."""
-    plain, ruled = trials.Tally(by_status={}), trials.Tally()
+    """Run the trials; more than this share of the original plans must be accepted."""
+    unruled, ruled = trials.Tally(by_status={}), trials.Tally()
     for seed in cases:
-        trials.run_trial(seed, plain, make=make)
+        trials.run_trial(seed, unruled, make=make)
         trials.run_trial(seed, ruled, make=make, rewrite=apply_rules)
-    assert min(plain.accepted, ruled.accepted) > plain.trials * accepted
-    assert plain.failed * 50 < max(plain.trials, 50)
-    assert {*statuses} <= {*(plain.by_status or ())}
+    assert min(unruled.accepted, ruled.accepted) > unruled.trials * accepted
+    assert unruled.failed * 50 < max(unruled.trials, 50)
+    assert {*statuses} <= {*(unruled.by_status or ())}
 
 
 @random_cases(60, 126, 3000, first=7_000_000, also=more_seeds("safety of plans"))
@@ -51,15 +51,15 @@ def test_plans_with_barriers(cases: Iterable[int]) -> None:
 
 @random_cases(60, 136, 20_000, also="183 311 729 1301 1573 1882 2169 2412")
 def test_plans_that_can_fail(cases: Iterable[int]) -> None:
-    """Through a sketch only what `part_failure` foretells fails, and it does not cry wolf."""
-    tally, sure = trials.Tally(), 0
+    """A sketch causes only failures that `part_failure` predicts, and few are predicted."""
+    tally, safe = trials.Tally(), 0
     for seed in cases:
         trials.run_trial(seed, tally, make=trials.make_failing_trial)
         trial = trials.make_failing_trial(seed)
-        sure += trials.foretold_failure(trial.root, trial) is None
+        safe += trials.foretold_failure(trial.root, trial) is None
     assert tally.accepted > tally.trials / 2
     assert tally.failed_in_part > 0
-    assert sure > tally.trials / 2
+    assert safe > tally.trials / 2
 
 
 @pytest.mark.slow
@@ -75,10 +75,10 @@ def test_fixpoints_of_union_all(cases: Iterable[int]) -> None:
 
 @pytest.mark.slow
 @random_cases(60, 98, 4000, first=7_000_000, also=more_seeds("safety for the answer alone"))
-def test_fixpoints_sketched_for_the_answer_alone(cases: Iterable[int]) -> None:
-    """Many of their sketches are smaller than those of all rows; else this would test nothing."""
+def test_fixpoints_sketched_for_the_result_alone(cases: Iterable[int]) -> None:
+    """Many sketches must be smaller than those of all rows, or this would test nothing."""
     check(cases, random_fixpoints.make_answer_trial, 1 / 4, {Status.CONTAINED, Status.KEYED})
-    smaller = looked = 0
+    smaller = compared = 0
     for trial in map(random_fixpoints.make_answer_trial, cases):
         verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
         if not verdict.safe or not random_fixpoints.is_for_answer(trial.root):
@@ -90,13 +90,13 @@ def test_fixpoints_sketched_for_the_answer_alone(cases: Iterable[int]) -> None:
         sketches = partial(
             trials.accurate_sketches, result, trial.root, trial.tables, trial.partitions
         )
-        looked += 1
+        compared += 1
         smaller += sketches(barriers=False) != sketches(barriers=True)
-    assert smaller > looked // 4, (smaller, looked)
+    assert smaller > compared // 4, (smaller, compared)
 
 
 @random_cases(84, 292, 2500, first=7_000_000, also=more_seeds("touch"))
-def test_touching_the_fragments_of_changed_rows_keeps_a_root_keyed_sketch_safe(
+def test_adding_ranges_of_changed_rows_keeps_keyed_sketches_safe(
     cases: Iterable[int],
 ) -> None:
     tally = trials.Tally()
@@ -106,43 +106,43 @@ def test_touching_the_fragments_of_changed_rows_keeps_a_root_keyed_sketch_safe(
 
 
 @random_cases(10, 17, 300, first=3_000_000)
-def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
+def test_shared_judge_agrees_with_a_new_one(cases: range) -> None:
     for seed in cases:
         rng = Random(f"judging {seed}")
         trial = (trials.make_trial if rng.random() < 0.7 else trials.make_barrier_trial)(seed)
         wording = Wording.of("", trial.root)
         shared = PlanJudge(trial.root, wording)
         for _ in range(8):
-            sketched = some_sketched(rng, trial.root)
+            sketched = random_sketched(rng, trial.root)
             facts = [fact for fact in trial.facts if rng.random() < rng.choice((0.2, 0.8))]
             for barriers in (False, True):
                 result = shared.of(sketched, facts, has_rank_barriers=barriers)
                 judge = PlanJudge(trial.root, wording)
-                anew = judge.of(sketched, facts, has_rank_barriers=barriers)
-                assert result.nodes == anew.nodes
-                assert result.states == anew.states, (seed, sketched, facts, barriers)
+                fresh = judge.of(sketched, facts, has_rank_barriers=barriers)
+                assert result.nodes == fresh.nodes
+                assert result.states == fresh.states, (seed, sketched, facts, barriers)
 
 
 @random_cases(10, 17, 300, first=3_010_000, also="12")
-def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
-    """`check_safety` refuses by all facts, and tells the smallest set of them by this."""
-    grown = 0
+def test_more_facts_never_make_a_sketch_unsafe(cases: range) -> None:
+    """`check_safety` relies on this to find the smallest set of assumptions."""
+    improved = 0
     for seed in cases:
         rng = Random(f"more facts {seed}")
         trial = (trials.make_trial if rng.random() < 0.7 else trials.make_barrier_trial)(seed)
         judge = PlanJudge(trial.root, Wording.of("", trial.root))
-        sketched = some_sketched(rng, trial.root, 0.6)
+        sketched = random_sketched(rng, trial.root, 0.6)
         few = [fact for fact in trial.facts if rng.random() < 0.4]
         for barriers in (False, True):
             less = judge.of(sketched, few, has_rank_barriers=barriers).root
             more = judge.of(sketched, trial.facts, has_rank_barriers=barriers).root
-            grown += less.status is Status.UNSAFE and more.status is not Status.UNSAFE
+            improved += less.status is Status.UNSAFE and more.status is not Status.UNSAFE
             assert less.status is Status.UNSAFE or more.status is not Status.UNSAFE, seed
-    assert grown
+    assert improved
 
 
 @random_cases(10, 17, 300, first=3_020_000)
-def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) -> None:
+def test_assumptions_do_not_depend_on_shared_judges(cases: range) -> None:
     needed = 0
     for seed in cases:
         rng = Random(f"assumptions {seed}")
@@ -150,7 +150,7 @@ def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) 
         query, shared = Query("", trial.root), Judges()
         facts = [replace(fact, source=FactSource.STATISTICS) for fact in trial.facts]
         for _ in range(6):
-            sketched = some_sketched(rng, trial.root)
+            sketched = random_sketched(rng, trial.root)
             known = [fact for fact in facts if rng.random() < 0.9]
             rng.shuffle(known)
             result = check_safety(query, sketched, known, judges=shared)
@@ -159,25 +159,25 @@ def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) 
     assert needed
 
 
-def some_sketched(rng: Random, root: Plan, share: float = 0.5) -> dict[str, str]:
+def random_sketched(rng: Random, root: Plan, share: float = 0.5) -> dict[str, str]:
     scans = root.scans
     return {s.access: trials.random_partition(rng, s)[0] for s in scans if rng.random() < share}
 
 
 def count_judged(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A list that grows by the state of each node that is judged from now on."""
+    """A list to which the state of each judged node is appended."""
     judged: list[object] = []
-    plain = judging.state_of
+    original = judging.state_of
 
     def counted(*arguments: object, **options: object) -> object:
-        judged.append(plain(*arguments, **options))  # type: ignore[arg-type]
+        judged.append(original(*arguments, **options))  # type: ignore[arg-type]
         return judged[-1]
 
     monkeypatch.setattr(judging, "state_of", counted)
     return judged
 
 
-def test_candidates_share_what_does_not_concern_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_share_unaffected_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = count_judged(monkeypatch)
     trial = next(t for t in map(trials.make_trial, range(400)) if len(t.root.scans) >= 4)
     query, judges = Query("", trial.root), Judges()
@@ -192,7 +192,7 @@ def test_candidates_share_what_does_not_concern_them(monkeypatch: pytest.MonkeyP
     assert len(judged) == once
 
 
-def test_who_says_a_fact_and_what_nobody_reads_is_no_matter(
+def test_fact_sources_and_unread_tables_do_not_matter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judged = count_judged(monkeypatch)
@@ -212,17 +212,17 @@ def test_who_says_a_fact_and_what_nobody_reads_is_no_matter(
     assert other.root.columns.signs != before.root.columns.signs
 
 
-def test_a_condition_is_asked_once_for_candidates_of_one_access(
+def test_conditions_are_analyzed_once_per_access(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The keys of the rows differ by candidate; what is known of the columns does not."""
-    asked = 0
-    plain = transfer.learn
+    """Keys of rows differ between candidates, but facts about columns do not."""
+    calls = 0
+    original = transfer.learn
 
     def counted(*arguments: object) -> object:
-        nonlocal asked
-        asked += 1
-        return plain(*arguments)  # type: ignore[arg-type]
+        nonlocal calls
+        calls += 1
+        return original(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(transfer, "learn", counted)
     root = parse_query("SELECT brand, price, sid FROM sales WHERE price > 3", CATALOG).root
@@ -231,4 +231,4 @@ def test_a_condition_is_asked_once_for_candidates_of_one_access(
     assert sum(isinstance(node, Select) for node in judge.nodes) == 1
     states = [judge.of({scan.access: name}, ()).root for name in ("brand", "price", "sid")]
     assert len({tuple(state.keys.values()) for state in states}) == 3
-    assert asked == 1
+    assert calls == 1

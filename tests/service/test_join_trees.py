@@ -1,4 +1,4 @@
-"""`join: tree` from the file to the store: as the index join, refused by name, explained."""
+"""`join: tree` from the workload file to the store: equal to the index join, refusals, explain."""
 
 from __future__ import annotations
 
@@ -51,43 +51,43 @@ def rows(rng: random.Random, start: int, count: int) -> pa.Table:
 
 @pytest.fixture
 def cli(cli_once: CliOnce) -> Cli:
-    return cli_once("join trees", write_both_ways)
+    return cli_once("join trees", write_both_variants)
 
 
-def write_both_ways(folder: Path) -> None:
+def write_both_variants(folder: Path) -> None:
     rng = random.Random(5)
     tables = {table: rows(rng, 0, 40) for table in "rs"}
     queries: dict[str, Any] = {}
     for name, sql in QUERIES.items():
-        of_one = "s." not in sql or name == "without"
-        sketch = {"r": "id"} if of_one else {"r": "id", "s": "id"}
-        for way in WAYS:
-            said = {"join": way, "policy": "incremental", "sketch": sketch}
-            queries[f"{name}_{way}"] = {"sql": sql, **said}
+        on_r = "s." not in sql or name == "without"
+        sketch = {"r": "id"} if on_r else {"r": "id", "s": "id"}
+        for join in JOINS:
+            settings = {"join": join, "policy": "incremental", "sketch": sketch}
+            queries[f"{name}_{join}"] = {"sql": sql, **settings}
     partitions = {name: {"id": {"ranges": 20}} for name in tables}
     write_files(folder, {"partitions": partitions, "queries": queries}, **tables)
     DeltaTable(str(folder / "s")).alter.add_constraint({"never_negative": "b >= 0"})
 
 
 @contextmanager
-def altered(cli: Cli) -> Iterator[dict[str, Any]]:
-    """The queries of the workload, to be changed in the block."""
+def edited_queries(cli: Cli) -> Iterator[dict[str, Any]]:
+    """Yield the workload's queries; write them back after the block."""
     document = json.loads(cli.workload.read_text())
     yield document["queries"]
     cli.workload.write_text(json.dumps(document))
 
 
-WAYS = ("tree", "index")
-BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in WAYS)
+JOINS = ("tree", "index")
+ALL_NAMES = tuple(f"{name}_{way}" for name in QUERIES for way in JOINS)
 
 
 def sketches(cli: Cli) -> dict[str, dict[str, tuple[int, ...]]]:
-    held = {name: stored(cli.folder, name).sketches for name in BOTH_WAYS}
-    return {n: {s.access: tuple(s.ranges.ids) for s in one} for n, one in held.items()}
+    all_sketches = {name: stored(cli.folder, name).sketches for name in ALL_NAMES}
+    return {n: {s.access: tuple(s.ranges.ids) for s in one} for n, one in all_sketches.items()}
 
 
-def changed(folder: Path, rng: random.Random, step: int) -> None:
-    """Some rows come, some go, one column of some changes."""
+def change_tables(folder: Path, rng: random.Random, step: int) -> None:
+    """Insert, delete and update some rows."""
     for table in ("r", "s"):
         path = str(folder / table)
         write_deltalake(path, rows(rng, 40 + 10 * step, 10), mode="append")
@@ -96,33 +96,33 @@ def changed(folder: Path, rng: random.Random, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli) -> None:
+def test_trees_maintain_the_same_sketches_as_index_joins(cli: Cli) -> None:
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
-    steps, rng, several = 4, random.Random(6), set()
+    steps, rng, sizes = 4, random.Random(6), set()
     for step in range(steps + 1):
-        held = sketches(cli)
+        by_query = sketches(cli)
         for name in QUERIES:
-            assert held[f"{name}_tree"] == held[f"{name}_index"], (step, name)
+            assert by_query[f"{name}_tree"] == by_query[f"{name}_index"], (step, name)
         if step < steps:
-            several |= {tuple(map(len, held[f"{name}_tree"].values())) for name in QUERIES}
-            changed(cli.folder, rng, step)
+            sizes |= {tuple(map(len, by_query[f"{name}_tree"].values())) for name in QUERIES}
+            change_tables(cli.folder, rng, step)
             assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
-    assert len(several) > 2 * steps
+    assert len(sizes) > 2 * steps
 
 
-def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
+def test_aggregates_unsupported_by_trees_are_refused(cli: Cli) -> None:
     sql = "SELECT r.c FROM r JOIN s ON r.a = s.a GROUP BY r.c HAVING COUNT(DISTINCT s.b) > 1"
-    with altered(cli) as queries:
+    with edited_queries(cli) as queries:
         queries.clear()
-        for way in WAYS:
-            queries[way] = {"sql": sql, "sketch": {"r": "id"}, "join": way}
+        for join in JOINS:
+            queries[join] = {"sql": sql, "sketch": {"r": "id"}, "join": join}
     ran = cli("capture")
     assert ran.refusal == (3, "no_join_tree")
     assert [result["mode"] for result in ran.results] == ["exact"]
 
 
 @pytest.mark.slow
-def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> None:
+def test_explain_draws_the_tree_or_says_why_it_is_unused(cli: Cli) -> None:
     results = cli.by_query("explain")
     (tree,) = results["path_tree"]["trees"]
     assert tree["used"]
@@ -137,65 +137,65 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
 
 
 @pytest.mark.slow
-def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: MonkeyPatch) -> None:
-    """As a release would write it that hangs the same tables together otherwise."""
+def test_state_of_another_tree_is_not_loaded(cli: Cli, monkeypatch: MonkeyPatch) -> None:
+    """The state is as if written by a release that builds another tree."""
     with monkeypatch.context() as patched:
         patched.setattr("impctl.service.capture.trees_id", lambda shapes: "another")
         cli.good("capture", "--query", "path_tree", "--query", "path_index")
-    changed(cli.folder, random.Random(7), 0)
+    change_tables(cli.folder, random.Random(7), 0)
     assert cli("maintain", "--query", "path_tree").refusal == (7, "engine_changed")
 
 
-def with_answers(cli: Cli, **more: str) -> None:
-    """Keep the answers of all queries that join, and of those named with this SQL."""
-    with altered(cli) as queries:
+def materialize_results(cli: Cli, **more: str) -> None:
+    """Materialize the results of all queries, and add queries with this SQL."""
+    with edited_queries(cli) as queries:
         for name, sql in more.items():
-            for way in WAYS:
-                queries[f"{name}_{way}"] = {**queries[f"without_{way}"], "sql": sql}
+            for join in JOINS:
+                queries[f"{name}_{join}"] = {**queries[f"without_{join}"], "sql": sql}
         for query in queries.values():
             query["answer"] = True
 
 
-def answer(cli: Cli, name: str) -> list[str]:
+def materialized_rows(cli: Cli, name: str) -> list[str]:
     return sorted(map(repr, cli.one("query", "--query", name, "--by", "state")["rows"]))
 
 
 @pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
-    """Every second query, and the others with one step more."""
+def test_trees_give_the_results_of_index_joins(cli: Cli, steps: int) -> None:
+    """One step tests every second query, two steps the others."""
     more = {
         "padded": "SELECT r.id, s.b FROM r LEFT JOIN s ON s.a = r.a AND s.b > 5",
         "single": "SELECT DISTINCT r.c FROM r JOIN s ON s.a = r.a",
         "counted": "SELECT r.c, COUNT(DISTINCT s.b) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c",
     }
-    with_answers(cli, **more)
+    materialize_results(cli, **more)
     names = ["top", "rows", *more][steps - 1 :: 2]
-    rng, several = random.Random(6), set()
-    both = [f"{name}_{way}" for name in names for way in WAYS]
+    rng, distinct = random.Random(6), set()
+    both = [f"{name}_{join}" for name in names for join in JOINS]
     results = cli.good("capture", *(f"--query={name}" for name in both)).results
     assert {result["mode"] for result in results} == {"exact"}
     for step in range(steps):
         for name in names:
-            match = answer(cli, f"{name}_tree")
-            assert match == answer(cli, f"{name}_index"), (step, name)
+            match = materialized_rows(cli, f"{name}_tree")
+            assert match == materialized_rows(cli, f"{name}_index"), (step, name)
             assert match or step, name
-            several.add((name, *match))
-        changed(cli.folder, rng, step)
-        told = {name: cli.one("changes", "--query", name) for name in both}
-        assert {one["by"] for one in told.values()} == {"state"}
+            distinct.add((name, *match))
+        change_tables(cli.folder, rng, step)
+        changes = {name: cli.one("changes", "--query", name) for name in both}
+        assert {one["by"] for one in changes.values()} == {"state"}
         for name in names:
-            mine, theirs = (told[f"{name}_{way}"]["rows"] for way in WAYS)
-            assert mine == theirs, (step, name)
-        assert sum(bool(told[f"{name}_tree"]["rows"]) for name in names) >= len(names) - 1
-    assert len(several) > len(names) * steps // 2
+            of_tree, of_index = (changes[f"{name}_{join}"]["rows"] for join in JOINS)
+            assert of_tree == of_index, (step, name)
+        assert sum(bool(changes[f"{name}_tree"]["rows"]) for name in names) >= len(names) - 1
+    assert len(distinct) > len(names) * steps // 2
 
 
-def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
+def test_result_unsupported_by_the_tree_is_refused(cli: Cli) -> None:
     sql = (
         "SELECT r.a, SUM(s.b) AS t, COUNT(DISTINCT s.c) + COUNT(DISTINCT r.c) AS n "
         "FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
     )
-    with_answers(cli, counted=sql)
+    materialize_results(cli, counted=sql)
     result = cli.one("explain", "--query", "counted_tree")
     assert not result["answer"]["kept"]
     assert "COUNT" in result["answer"]["reason"]
@@ -204,64 +204,66 @@ def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
     assert cli.one("explain", "--query", "counted_index")["answer"]["kept"]
 
 
-def test_a_tree_with_the_answer_needs_no_other_circuit(cli: Cli, monkeypatch: MonkeyPatch) -> None:
-    with_answers(cli)
+def test_tree_with_result_needs_no_second_circuit(cli: Cli, monkeypatch: MonkeyPatch) -> None:
+    materialize_results(cli)
     unused = Mock(side_effect=AssertionError("it was built"))
     monkeypatch.setattr(maintenance_plan, "plan_maintenance", unused)
     cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
 
 
 @pytest.mark.slow
-def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
-    with_answers(cli)
+def test_rows_computed_from_a_tree_are_not_stored(cli: Cli) -> None:
+    materialize_results(cli)
     name = "rows_tree"
     cli.good("capture", "--query", name)
-    kept = cli.one("explain", "--query", name)["answer"]
-    assert (kept["kept"], kept["row_bytes"], kept["state_bytes"]) == (True, 0, 0)
+    explained = cli.one("explain", "--query", name)["answer"]
+    assert (explained["kept"], explained["row_bytes"], explained["state_bytes"]) == (True, 0, 0)
     with Store.open(cli.folder / ".impctl") as store:
         assert not store.load_runs(name, "answer")
         assert store.load_runs(name, "tree")
-    whole = answer(cli, name)
-    asked = cli.one("query", "--query", name, "--by", "state", "--where", "b = 8")
-    assert [repr(row) for row in asked["rows"]] == [row for row in whole if row.endswith("8]")]
-    told = cli.one("changes", "--query", name, "--all")
-    assert sum(row[1] for row in told["rows"]) == len(whole) > 0
+    all_rows = materialized_rows(cli, name)
+    selected = cli.one("query", "--query", name, "--by", "state", "--where", "b = 8")
+    assert [repr(row) for row in selected["rows"]] == [
+        row for row in all_rows if row.endswith("8]")
+    ]
+    changes = cli.one("changes", "--query", name, "--all")
+    assert sum(row[1] for row in changes["rows"]) == len(all_rows) > 0
 
 
 @pytest.mark.slow
-def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> None:
-    with_answers(cli)
+def test_query_by_state_refuses_a_damaged_tree(cli: Cli) -> None:
+    materialize_results(cli)
     cli.good("capture", "--query", "rows_tree")
-    whole = answer(cli, "rows_tree")
+    all_rows = materialized_rows(cli, "rows_tree")
     with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as catalog, catalog:
         catalog.execute("UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'")
     assert cli("query", "--query", "rows_tree", "--by", "state").refusal == (7, "state_corrupt")
     ran = cli.one("query", "--query", "rows_tree", "--by", "engine")
-    assert sorted(map(repr, ran["rows"])) == whole
+    assert sorted(map(repr, ran["rows"])) == all_rows
 
 
 PAIRS = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
 
 
 def keyed_rows(keys: int, each: int, start: int = 0) -> pa.Table:
-    """`each` rows for each of so many keys."""
+    """`each` rows for each of `keys` keys."""
     count = keys * each
     ids = pa.array(range(start, start + count), pa.int64())
-    return pa.table({"id": ids, "a": [at % keys for at in range(count)], "b": [1] * count})
+    return pa.table({"id": ids, "a": [index % keys for index in range(count)], "b": [1] * count})
 
 
 @pytest.fixture
-def choosing(cli_once: CliOnce) -> Cli:
+def undecided(cli_once: CliOnce) -> Cli:
     return cli_once("trees to choose", write_keyed)
 
 
 @pytest.fixture
-def chosen(cli_once: CliOnce) -> Cli:
+def captured(cli_once: CliOnce) -> Cli:
     return cli_once("trees chosen", write_keyed, Cli.captured)
 
 
 def write_keyed(folder: Path) -> None:
-    """`many` has twenty rows a key, `one` has one."""
+    """`many` has twenty rows per key, `one` has one."""
     sizes = {"many": (10, 20), "other": (10, 20), "one": (200, 1)}
     for table, size in sizes.items():
         write_deltalake(str(folder / table), keyed_rows(*size))
@@ -273,39 +275,39 @@ def write_keyed(folder: Path) -> None:
     write_files(folder, {"tables": [*sizes], "partitions": partitions, "queries": queries})
 
 
-def trees(choosing: Cli) -> dict[str, Any]:
-    metas = {name: stored(choosing.folder, name).state_meta for name in ("pairs", "keyed")}
+def stored_trees(cli: Cli) -> dict[str, Any]:
+    metas = {name: stored(cli.folder, name).state_meta for name in ("pairs", "keyed")}
     return {name: (meta.get("trees", ""), meta.get("estimate")) for name, meta in metas.items()}
 
 
-def ranges(choosing: Cli, name: str) -> tuple[int, ...]:
-    return tuple(stored(choosing.folder, name).sketches[0].ranges.ids)
+def sketch_ranges(cli: Cli, name: str) -> tuple[int, ...]:
+    return tuple(stored(cli.folder, name).sketches[0].ranges.ids)
 
 
 @pytest.mark.slow
-def test_many_to_many_is_a_tree_and_a_key_is_looked_up(choosing: Cli) -> None:
-    results = choosing.by_query("explain")
+def test_many_to_many_uses_a_tree_and_a_key_join_the_index(undecided: Cli) -> None:
+    results = undecided.by_query("explain")
     (pairs,), (keyed,) = results["pairs"]["trees"], results["keyed"]["trees"]
     assert (pairs["used"], pairs["joined"], pairs["touched"]) == (True, 20.0, 2.0)
     assert pairs["reason"].startswith("chosen: a changed row joins about 20 rows")
     assert (keyed["used"], keyed["joined"] < 11, keyed["touched"] < 4) == (False, True, True)
     assert "request it with `join: tree`" in keyed["reason"]
-    choosing.good("capture")
-    kept = trees(choosing)
-    assert kept["pairs"][0]
-    assert kept["pairs"][1] == {"joined": 20.0, "touched": 2.0}
-    assert kept["keyed"] == ("", None)
+    undecided.good("capture")
+    by_query = stored_trees(undecided)
+    assert by_query["pairs"][0]
+    assert by_query["pairs"][1] == {"joined": 20.0, "touched": 2.0}
+    assert by_query["keyed"] == ("", None)
 
 
 @pytest.mark.slow
-def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None:
-    """Of each table few rows are kept: there is hardly anything to join."""
-    with altered(choosing) as queries:
-        for name, least in (("few", 3), ("most", 10_000)):
-            limited = f"WHERE r.id < {least} AND s.id < {least} GROUP BY"
+def test_selective_condition_favors_the_index(undecided: Cli) -> None:
+    """`few` selects three rows per table, so there is hardly anything to join."""
+    with edited_queries(undecided) as queries:
+        for name, limit in (("few", 3), ("most", 10_000)):
+            limited = f"WHERE r.id < {limit} AND s.id < {limit} GROUP BY"
             sql = queries["pairs"]["sql"].replace("GROUP BY", limited)
             queries[name] = {**queries["pairs"], "sql": sql}
-    results = choosing.by_query("explain")
+    results = undecided.by_query("explain")
     (pairs,), (few,), (most,) = (results[name]["trees"] for name in ("pairs", "few", "most"))
     assert (pairs["used"], few["used"], most["used"]) == (True, False, True)
     assert few["index_ms"] < few["tree_ms"]
@@ -320,96 +322,96 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None
 
 
 @pytest.mark.slow
-def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(chosen: Cli) -> None:
-    before = trees(chosen)
+def test_choice_changes_only_at_the_next_capture(captured: Cli) -> None:
+    before = stored_trees(captured)
     for each in range(3):
-        chosen.append("one", keyed_rows(10, 20, 200 + 200 * each))
-        chosen.append("other", keyed_rows(10, 2, 200 + 20 * each))
-        done = chosen.good("maintain").results
+        captured.append("one", keyed_rows(10, 20, 200 + 200 * each))
+        captured.append("other", keyed_rows(10, 2, 200 + 20 * each))
+        done = captured.good("maintain").results
         assert {one["action"] for one in done} == {"exact"}
-        assert trees(chosen) == before
-    held = [ranges(chosen, name) for name in ("pairs", "keyed")]
-    chosen.good("capture")
-    assert trees(chosen)["keyed"][0], "by now a key has many rows there too"
-    assert held == [ranges(chosen, name) for name in ("pairs", "keyed")]
+        assert stored_trees(captured) == before
+    maintained = [sketch_ranges(captured, name) for name in ("pairs", "keyed")]
+    captured.good("capture")
+    assert stored_trees(captured)["keyed"][0], "by now a key has many rows there too"
+    assert maintained == [sketch_ranges(captured, name) for name in ("pairs", "keyed")]
 
 
 @pytest.mark.slow
-def test_another_way_that_is_asked_for_is_captured_anew(chosen: Cli) -> None:
-    with altered(chosen) as queries:
+def test_changed_join_setting_causes_a_recapture(captured: Cli) -> None:
+    with edited_queries(captured) as queries:
         queries["pairs"]["join"] = "index"
-    held = ranges(chosen, "pairs")
-    chosen.good("capture")
-    assert trees(chosen)["pairs"] == ("", None)
-    assert ranges(chosen, "pairs") == held
+    before = sketch_ranges(captured, "pairs")
+    captured.good("capture")
+    assert stored_trees(captured)["pairs"] == ("", None)
+    assert sketch_ranges(captured, "pairs") == before
 
 
-def test_constants_that_move_with_the_clock_stay_with_the_index(choosing: Cli) -> None:
-    with altered(choosing) as queries:
+def test_time_dependent_conditions_use_the_index(undecided: Cli) -> None:
+    with edited_queries(undecided) as queries:
         for query in queries.values():
-            moving = "WHERE s.b < year(current_date) GROUP BY"
-            query["sql"] = query["sql"].replace("GROUP BY", moving)
-    (entry,) = choosing.one("explain", "--query", "pairs")["trees"]
+            condition = "WHERE s.b < year(current_date) GROUP BY"
+            query["sql"] = query["sql"].replace("GROUP BY", condition)
+    (entry,) = undecided.one("explain", "--query", "pairs")["trees"]
     assert not entry["used"]
     assert "time-dependent" in entry["reason"]
 
 
-def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_check_works_without_key_counts(undecided: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(PinnedTables, "key_counts", Mock(side_effect=TableError("a file is gone")))
-    assert {one["mode"] for one in choosing.good("check").results} == {"exact"}
-    (entry,) = choosing.one("explain", "--query", "pairs")["trees"]
+    assert {one["mode"] for one in undecided.good("check").results} == {"exact"}
+    (entry,) = undecided.one("explain", "--query", "pairs")["trees"]
     assert (entry["used"], entry["joined"]) == (False, None)
     assert "fan-out is unknown: a file is gone" in entry["reason"]
 
 
 @pytest.mark.slow
-def test_what_trees_did_is_told_of_a_run_and_since_the_capture(chosen: Cli) -> None:
-    """The rows of a key are one tuple of `many`, and its group another."""
-    (tree,) = chosen.one("explain", "--query", "pairs")["trees"]
+def test_tree_work_is_reported_per_run_and_since_capture(captured: Cli) -> None:
+    """A key's rows are one tuple of `many`; its group is another."""
+    (tree,) = captured.one("explain", "--query", "pairs")["trees"]
     assert all(node["bytes"] > 0 for node in tree["nodes"])
     for run in range(3):
-        chosen.append("many", keyed_rows(10, 5, 200 + 50 * run))
-        done = chosen.good("maintain", "--query", "pairs").results[0]["tree"]
+        captured.append("many", keyed_rows(10, 5, 200 + 50 * run))
+        done = captured.good("maintain", "--query", "pairs").results[0]["tree"]
         assert done["touched"] == 20, "ten keys and their groups"
         assert done["pairs"] == 0, "each key had rows in their range"
-    status = chosen.one("status", "--query", "pairs")
+    status = captured.one("status", "--query", "pairs")
     assert status["tree"]["touched"] == 60
     assert (status["tree"]["changes"], status["tree"]["expected"]) == (150, 2.0)
     assert "trees: 20 tuples touched" in status["runs"][0]["reason"]
-    levels = {(one["subject"], one["check"]): one["level"] for one in chosen("doctor").results}
+    levels = {(one["subject"], one["check"]): one["level"] for one in captured("doctor").results}
     assert levels["pairs", "tree_touches_more"] == "ok"
 
 
 @pytest.mark.parametrize(
     ("touched", "changes", "level"), [(4000, 200, "ok"), (4002, 200, "warning"), (990, 99, None)]
 )
-def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
-    chosen: Cli, touched: int, changes: int, level: str | None
+def test_doctor_warns_of_trees_that_touch_too_much(
+    captured: Cli, touched: int, changes: int, level: str | None
 ) -> None:
-    """Two tuples per changed row are expected: twenty are not yet too many."""
-    held = stored(chosen.folder, "pairs")
+    """Two tuples per changed row are expected; a factor of ten is still allowed."""
+    before = stored(captured.folder, "pairs")
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
-    changed = replace(held, state_meta={**held.state_meta, "work": work})
-    run = Checkup(SilentReporter(), stored=[changed])
+    busy = replace(before, state_meta={**before.state_meta, "work": work})
+    run = Checkup(SilentReporter(), stored=[busy])
     result = list(check_trees(run))
     assert [one.level for one in result] == ([] if level is None else [level])
 
 
-def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> None:
+def test_result_that_needs_the_index_decides_the_choice(undecided: Cli) -> None:
     more = "AS t, COUNT(DISTINCT s.id) + COUNT(DISTINCT r.id) AS n"
-    with altered(choosing) as queries:
+    with edited_queries(undecided) as queries:
         pairs = queries["pairs"] = {**queries["pairs"], "answer": True}
         queries["keyed"] = {**pairs, "sql": pairs["sql"].replace("AS t", more)}
-    results = choosing.by_query("explain")
+    results = undecided.by_query("explain")
     for name, is_used in (("pairs", True), ("keyed", False)):
         (tree,) = results[name]["trees"]
         assert (tree["used"], bool(results[name]["answer"]["kept"])) == (is_used, True)
     assert "COUNT" in results["keyed"]["trees"][0]["reason"]
-    choosing.good("capture")
-    kept = trees(choosing)
-    assert (bool(kept["pairs"][0]), bool(kept["keyed"][0])) == (True, False)
-    choosing.append("many", keyed_rows(10, 1, 900))
+    undecided.good("capture")
+    by_query = stored_trees(undecided)
+    assert (bool(by_query["pairs"][0]), bool(by_query["keyed"][0])) == (True, False)
+    undecided.append("many", keyed_rows(10, 1, 900))
     for name in ("pairs", "keyed"):
-        told = choosing.one("changes", "--query", name)
-        assert told["by"] == "state"
-        assert {row[0] for row in told["rows"]} == {"delete", "insert"}
+        changes = undecided.one("changes", "--query", name)
+        assert changes["by"] == "state"
+        assert {row[0] for row in changes["rows"]} == {"delete", "insert"}

@@ -1,4 +1,4 @@
-"""Steps of several queries are one commit; a query that fails stops no other; `apply`."""
+"""Several queries share one commit; a failing query stops no other; `apply`."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def append(workload: Path, x: int, *groups: int) -> None:
     write_deltalake(str(workload.parent / "t"), rows_of_groups(x, *groups), mode="append")
 
 
-def maintained(workload: Path, kept: StateCache | None = None, *failed: str) -> Outcome:
-    """What a run comes to in which these queries fail."""
+def maintained(workload: Path, cache: StateCache | None = None, *failed: str) -> Outcome:
+    """The outcome of a run in which exactly these queries fail."""
     with open_context(Settings(workload=workload)) as ctx:
-        outcome = maintain(ctx, None, 1, kept)
+        outcome = maintain(ctx, None, 1, cache)
     assert tuple(failure.query for failure in outcome.failures) == failed
     return outcome
 
@@ -95,27 +95,27 @@ def stored_versions(workload: Path) -> list[int]:
 
 @pytest.fixture
 def commits(monkeypatch: MonkeyPatch) -> list[bool]:
-    """A True per commit that waits for the disk; with `[False]` in it all are refused.
+    """A True per synced commit. With `[False]` in it, all commits are refused.
 
-    That one took long is not told, which on a busy disk would be another.
+    Slow commits are not reported: on a busy disk, the report would be another commit.
     """
-    seen: list[bool] = []
+    synced: list[bool] = []
     real = RealDisk.commit
 
     def commit(self: RealDisk, connection: sqlite3.Connection) -> None:
-        if seen == [False]:
+        if synced == [False]:
             raise OSError(errno.EIO, "no")
         is_synced = connection.execute("PRAGMA synchronous").fetchone() == (2,)
-        seen.extend([True] if is_synced else [])
+        synced.extend([True] if is_synced else [])
         real(self, connection)
 
     monkeypatch.setattr("impctl.store.store._WORTH_TELLING_MS", math.inf)
     monkeypatch.setattr(RealDisk, "commit", commit)
-    return seen
+    return synced
 
 
 @pytest.mark.slow
-def test_all_queries_are_one_commit(workload: Path, commits: list[bool]) -> None:
+def test_all_queries_share_one_commit(workload: Path, commits: list[bool]) -> None:
     append(workload, 10, 5)
     append(workload, 10, 3)
     outcome = maintained(workload)
@@ -126,54 +126,54 @@ def test_all_queries_are_one_commit(workload: Path, commits: list[bool]) -> None
 
 
 @pytest.mark.slow
-def test_a_query_that_fails_is_alone(workload: Path) -> None:
+def test_failing_query_does_not_stop_others(workload: Path) -> None:
     append(workload, 0, 5)
     maintained(workload, None, "sums")
     assert stored_versions(workload) == [1, 0, 1]
 
 
-def test_a_failed_commit_tells_and_keeps_nothing(workload: Path, commits: list[bool]) -> None:
-    kept = StateCache()
+def test_failed_commit_stores_and_reports_nothing(workload: Path, commits: list[bool]) -> None:
+    cache = StateCache()
     append(workload, 10, 5)
     commits.append(False)
-    assert maintained(workload, kept, "many", "sums", "each").results == ()
+    assert maintained(workload, cache, "many", "sums", "each").results == ()
     commits.clear()
     assert stored_versions(workload) == [0, 0, 0]
-    maintained(workload, kept)
+    maintained(workload, cache)
     assert stored_versions(workload) == [1, 1, 1]
 
 
 @pytest.mark.slow
-def test_state_that_was_kept_is_not_read_again(workload: Path, monkeypatch: MonkeyPatch) -> None:
-    kept = StateCache()
+def test_cached_state_is_not_read_again(workload: Path, monkeypatch: MonkeyPatch) -> None:
+    cache = StateCache()
     append(workload, 10, 5)
-    maintained(workload, kept)
-    read = spied(monkeypatch, Store, "load_runs")
+    maintained(workload, cache)
+    loads = spied(monkeypatch, Store, "load_runs")
     append(workload, 10, 5)
-    maintained(workload, kept)
-    assert read == []
+    maintained(workload, cache)
+    assert loads == []
     assert stored_versions(workload) == [2, 2, 2]
-    # What another process did in between is no state of ours.
+    # Another process maintained the queries: the cached state is stale.
     append(workload, 10, 5)
     maintained(workload)
-    read.clear()
+    loads.clear()
     append(workload, 10, 5)
-    maintained(workload, kept)
-    assert sorted(query for _, query, *_ in read) == ["each", "many", "sums"]
+    maintained(workload, cache)
+    assert sorted(query for _, query, *_ in loads) == ["each", "many", "sums"]
 
 
-def test_the_latest_states_that_fit_stay(workload: Path, monkeypatch: MonkeyPatch) -> None:
+def test_cache_keeps_the_latest_states_that_fit(workload: Path, monkeypatch: MonkeyPatch) -> None:
     append(workload, 10, 5)
-    whole = StateCache()
-    maintained(workload, whole)
-    # Sizes of states grow with the tables, so they are taken as equally large.
+    unlimited = StateCache()
+    maintained(workload, unlimited)
+    # State sizes grow with the tables, so use a constant size.
     monkeypatch.setattr(MaintainedQuery, "state_bytes", lambda self: 10)
-    for limit, left in ((30, ["many", "sums", "each"]), (29, ["sums", "each"]), (9, [])):
-        kept = StateCache(limit)
+    for limit, cached in ((30, ["many", "sums", "each"]), (29, ["sums", "each"]), (9, [])):
+        cache = StateCache(limit)
         append(workload, 10, 5)
-        maintained(workload, kept)
-        assert list(kept._states) == left
-    assert all(held.bytes > 0 for held in whole._states.values())
+        maintained(workload, cache)
+        assert list(cache._states) == cached
+    assert all(state.bytes > 0 for state in unlimited._states.values())
 
 
 WORKLOAD = """\
@@ -224,21 +224,21 @@ def many(tmp_path: Path, table: str, capsys: Capsys) -> Cli:
     return Cli(capsys, file)
 
 
-def spoil_state(root: Path, query: str) -> None:
+def corrupt_state(root: Path, query: str) -> None:
     with closing(sqlite3.connect(root / "catalog.sqlite")) as catalog, catalog:
         sql = "UPDATE run SET checksum = checksum + 1 WHERE query_id = (SELECT id FROM query WHERE"
         assert catalog.execute(f"{sql} name = ?)", (query,)).rowcount > 0
 
 
 @pytest.fixture
-def spoiled(many: Cli, table: str, tmp_path: Path) -> Cli:
-    """Captured; then one query divides by zero, one has a corrupt state, one no history."""
+def damaged(many: Cli, table: str, tmp_path: Path) -> Cli:
+    """Captured. Then one query divides by zero, one has corrupt state, one lacks a file."""
     many.good("capture")
-    spoil_state(tmp_path / ".impctl", "corrupt")
+    corrupt_state(tmp_path / ".impctl", "corrupt")
     write_deltalake(table, pa.table({"g": [0], "x": [0], "note": ["z"]}), mode="append")
-    held = set(many.table("u").file_uris())
+    before = set(many.table("u").file_uris())
     many.append("u", ROWS)
-    (added,) = set(many.table("u").file_uris()) - held
+    (added,) = set(many.table("u").file_uris()) - before
     Path(added.removeprefix("file://")).unlink()
     return many
 
@@ -252,7 +252,7 @@ def actions(ran: Ran) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_capture_goes_on(many: Cli) -> None:
+def test_capture_continues_after_failures(many: Cli) -> None:
     text = TWO_TABLES.replace("u: {path: u}", "u: {path: nowhere}")
     many.workload.write_text(text.replace("div x) s FROM t GROUP", "div y) s FROM t GROUP"))
     for _ in range(2):
@@ -267,45 +267,45 @@ def test_capture_goes_on(many: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_maintain_goes_on_and_converges(spoiled: Cli, capsys: Capsys) -> None:
-    ran = spoiled("maintain", "--policy", "incremental")
+def test_maintain_continues_after_failures(damaged: Cli, capsys: Capsys) -> None:
+    ran = damaged("maintain", "--policy", "incremental")
     assert failures(ran).keys() == FAILED
     assert (ran.code, actions(ran)) == (3, [("good", "exact")])
-    # The same again: what is done stays done, what failed fails alike.
-    again = spoiled("maintain", "--policy", "incremental")
+    # Repeat: what is done stays done, and the failures are the same.
+    again = damaged("maintain", "--policy", "incremental")
     assert failures(again) == failures(ran)
     assert actions(again) == [("good", "none")]
-    assert run(build_app(), ["maintain", str(spoiled.workload), "--policy", "incremental"]) == 3
+    assert run(build_app(), ["maintain", str(damaged.workload), "--policy", "incremental"]) == 3
     head, _, names = capsys.readouterr().err.splitlines()[-1].partition(": ")
     assert head == "3 of 4 queries failed"
     assert set(names.split(", ")) == {f"`{name}`" for name in FAILED}
-    # What a query divides by is only found out by computing.
-    planned = spoiled("plan", "--policy", "incremental")
+    # A division by zero is only found by computing.
+    planned = damaged("plan", "--policy", "incremental")
     assert failures(planned).keys() == {"corrupt", "gone"}
     assert (planned.code, actions(planned)) == (7, [("divides", "exact"), ("good", "none")])
-    # Without a policy that forbids it, what is corrupt is captured again.
-    mended = spoiled.one("maintain", "--query", "corrupt")
-    assert (mended["action"], mended["reason_code"]) == ("recapture", "catalog_corrupt")
-    assert spoiled.one("maintain", "--query", "corrupt")["action"] == "none"
-    # Mended from outside, the same command brings everything up to date.
-    spoiled.table("t").delete("x = 0")
-    spoiled.table("u").restore(0)
-    spoiled.good("capture", "--query", "divides", "--query", "gone")
-    spoiled.good("maintain")
-    assert spoiled("plan", "--detailed-exitcode").code == 0
+    # Corrupt state is recaptured if the policy allows it.
+    repaired = damaged.one("maintain", "--query", "corrupt")
+    assert (repaired["action"], repaired["reason_code"]) == ("recapture", "catalog_corrupt")
+    assert damaged.one("maintain", "--query", "corrupt")["action"] == "none"
+    # Once the tables are repaired, the same command brings everything up to date.
+    damaged.table("t").delete("x = 0")
+    damaged.table("u").restore(0)
+    damaged.good("capture", "--query", "divides", "--query", "gone")
+    damaged.good("maintain")
+    assert damaged("plan", "--detailed-exitcode").code == 0
 
 
 @pytest.mark.slow
-def test_an_unexpected_error_is_one_querys_own(many: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_unexpected_error_affects_one_query(many: Cli, monkeypatch: MonkeyPatch) -> None:
     many.captured().append("t", ROWS)
     step = Maintainer.step
 
-    def stumbles(self: Maintainer, *args: Any, **kwargs: Any) -> Any:
+    def fails(self: Maintainer, *args: Any, **kwargs: Any) -> Any:
         if self.state.stored.query == "corrupt":
             raise KeyError("a bug")
         return step(self, *args, **kwargs)
 
-    monkeypatch.setattr(Maintainer, "step", stumbles)
+    monkeypatch.setattr(Maintainer, "step", fails)
     ran = many("maintain")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "corrupt")
     assert "KeyError" in ran.error["message"]
@@ -315,8 +315,8 @@ def test_an_unexpected_error_is_one_querys_own(many: Cli, monkeypatch: MonkeyPat
     assert [query for query, action in again if action == "exact"] == ["corrupt"]
 
 
-def test_verify_goes_on(many: Cli, monkeypatch: MonkeyPatch) -> None:
-    """Spark is pretended: what is recaptured is what is stored, but for one query."""
+def test_verify_continues_after_a_failure(many: Cli, monkeypatch: MonkeyPatch) -> None:
+    """Spark is faked: a recapture gives the stored ranges, except for one query."""
     folder = many.captured().folder
 
     def needed(ctx: Context, query: SketchedQuery, *_: Any) -> Any:
@@ -350,11 +350,11 @@ def applied(ran: Ran) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_a_repeat_says_where_the_batches_are(batches: Cli) -> None:
+def test_repeated_apply_reports_the_versions(batches: Cli) -> None:
     done = batches.good("apply", "--all")
     assert [r["already_applied"] for r in done.results] == [False] * 6
-    foreseen, again = batches.good("apply", "--all", "--dry-run"), batches.good("apply", "--all")
-    assert foreseen.results == again.results
+    dry_run, again = batches.good("apply", "--all", "--dry-run"), batches.good("apply", "--all")
+    assert dry_run.results == again.results
     assert applied(again) == applied(done)
     assert all(r["already_applied"] and not r["inserted"] + r["updated"] for r in again.results)
     assert all_rows(batches) == WANTED
@@ -364,27 +364,27 @@ def test_a_repeat_says_where_the_batches_are(batches: Cli) -> None:
 
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "--all"), (signal.SIGINT, "first")])
-def test_a_signal_during_a_commit_is_told_with_what_is_in(
+def test_interrupt_reports_applied_batches(
     batches: Cli, monkeypatch: MonkeyPatch, number: signal.Signals, name: str
 ) -> None:
-    def write_and_be_shot(*given: Any, **options: Any) -> None:
+    def interrupted_write(*args: Any, **options: Any) -> None:
         os.kill(os.getpid(), number)
-        write_deltalake(*given, **options)
+        write_deltalake(*args, **options)
 
     with monkeypatch.context() as patch, interruptible():
-        patch.setattr("impctl.tables.write.apply.write_deltalake", write_and_be_shot)
-        shot = batches("apply", name)
-    assert shot.refusal == (130, "interrupted")
-    assert applied(shot) == [("first", 1)]
-    assert "`first` (version 1 of `t`)" in shot.error["message"]
-    assert "it skips batches that are already applied" in shot.error["hint"]
+        patch.setattr("impctl.tables.write.apply.write_deltalake", interrupted_write)
+        interrupted = batches("apply", name)
+    assert interrupted.refusal == (130, "interrupted")
+    assert applied(interrupted) == [("first", 1)]
+    assert "`first` (version 1 of `t`)" in interrupted.error["message"]
+    assert "it skips batches that are already applied" in interrupted.error["hint"]
     assert versions(batches.folder) == {"t": 1, "u": 0}
     rest = batches.good("apply", "--all").results
     assert [r["name"] for r in rest if not r["already_applied"]] == NAMES[1:]
     assert (all_rows(batches), versions(batches.folder)) == (WANTED, VERSIONS)
 
 
-def test_applied_batches_are_told_beside_an_error(batches: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_error_reports_applied_batches(batches: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(DeltaTable, "merge", Mock(side_effect=ZeroDivisionError))
     ran = batches("apply", "--all")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "grow")
@@ -403,9 +403,9 @@ updates:
 """
 
 
-def test_what_is_wrong_with_a_value_is_told_where_it_stands(cli_of: CliOf) -> None:
+def test_error_in_a_value_has_its_location(cli_of: CliOf) -> None:
     error = cli_of(MOVE, t=pa.table({"id": [1], "town": ["Rome"]}))("apply", "move").error
-    place = (error["location"]["line"], error["location"]["column"])
-    assert (error["code"], error["query"], place) == ("column_unknown", "move", (8, 31))
+    location = (error["location"]["line"], error["location"]["column"])
+    assert (error["code"], error["query"], location) == ("column_unknown", "move", (8, 31))
     assert "`set` of `t.town`" in error["message"]
     assert "\"'New York'\"" in error["hint"]

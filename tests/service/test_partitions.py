@@ -1,4 +1,4 @@
-"""Boundaries in the column's own type, drift of ranges, and ranges mended by `--rebalance`."""
+"""Boundaries in the column's type, drift of ranges, and `--rebalance`."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, refused, write_files
 
-PLACE = Location("w.yaml", 7, 5)
+LOCATION = Location("w.yaml", 7, 5)
 
 
-def run_over(kind: SqlType, *boundaries: BoundaryLiteral, column: str = "a") -> Any:
-    """As much of a run as a partition is made from."""
+def fake_run(kind: SqlType, *boundaries: BoundaryLiteral, column: str = "a") -> Any:
+    """The parts of a run that a partition is built from."""
     schema = Schema((Column("a", kind), Column("other", LONG)))
-    spec = PartitionSpec("t", column, boundaries or None, None if boundaries else 4, PLACE)
+    spec = PartitionSpec("t", column, boundaries or None, None if boundaries else 4, LOCATION)
     tables = SimpleNamespace(snapshot=lambda table: SimpleNamespace(schema=schema))
     return SimpleNamespace(workload=SimpleNamespace(partitions=[spec]), tables=tables)
 
 
 def partition(kind: SqlType, *boundaries: BoundaryLiteral) -> RangePartition:
-    return partition_of(run_over(kind, *boundaries), "t", "a")
+    return partition_of(fake_run(kind, *boundaries), "t", "a")
 
 
 EAST = timezone(timedelta(hours=2))
@@ -92,7 +92,7 @@ DIGITS = "1234567890123456789012345678901234567.8"
         (TIMESTAMP_NTZ, date(1970, 1, 1), 0),
     ],
 )
-def test_a_boundary_in_canonical_form(
+def test_boundary_has_canonical_form(
     kind: SqlType, value: BoundaryLiteral, canonical: int | float | str
 ) -> None:
     result = partition(kind, value)
@@ -114,26 +114,26 @@ def test_a_boundary_in_canonical_form(
         (TIMESTAMP_NTZ, 0.5),
     ],
 )
-def test_what_is_not_of_the_columns_type_is_refused(kind: SqlType, value: BoundaryLiteral) -> None:
-    with refused(UsageError, "boundary_type", r"is not a value of `t\.a`") as caught:
+def test_boundary_of_another_type_is_refused(kind: SqlType, value: BoundaryLiteral) -> None:
+    with refused(UsageError, "boundary_type", r"is not a value of `t\.a`") as error:
         partition(kind, value)
-    assert caught.value.location == PLACE
-    assert str(kind) in str(caught.value)
+    assert error.value.location == LOCATION
+    assert str(kind) in str(error.value)
 
 
 @pytest.mark.parametrize("kind", [INTEGER, decimal(10, 2)])
-def test_one_wrong_boundary_among_good_ones(kind: SqlType) -> None:
+def test_one_wrong_boundary_is_refused(kind: SqlType) -> None:
     with pytest.raises(UsageError, match=r"2\.005"):
         partition(kind, 1, 2.005, 3)
 
 
-def test_text_that_increases_as_numbers_only() -> None:
+def test_boundaries_are_ordered_by_column_type() -> None:
     assert partition(LONG, "9", "10").boundaries == (9, 10)
     with pytest.raises(UsageError, match="must increase"):
         partition(STRING, "9", "10")
 
 
-def test_boundaries_that_become_equal() -> None:
+def test_equal_boundaries_are_refused() -> None:
     with refused(UsageError, "boundaries_not_increasing"):
         partition(decimal(10, 2), "1.0", "1.00")
 
@@ -143,34 +143,34 @@ PARTITIONABLE += [TIMESTAMP, TIMESTAMP_NTZ]
 
 
 @pytest.mark.parametrize("kind", PARTITIONABLE, ids=str)
-def test_columns_that_ranges_can_be_made_of(kind: SqlType) -> None:
+def test_partitionable_columns(kind: SqlType) -> None:
     assert is_partitionable(Column("a", kind))
-    assert candidates(run_over(kind, column="A"), "t") == ("a",)
+    assert candidates(fake_run(kind, column="A"), "t") == ("a",)
 
 
 @pytest.mark.parametrize("kind", [BOOLEAN, BINARY, other("array<int>")], ids=str)
-def test_columns_that_they_cannot(kind: SqlType) -> None:
+def test_unpartitionable_columns(kind: SqlType) -> None:
     assert not is_partitionable(Column("a", kind))
-    with refused(UsageError, "column_not_partitionable") as caught:
-        candidates(run_over(kind), "t")
-    assert caught.value.location == PLACE
+    with refused(UsageError, "column_not_partitionable") as error:
+        candidates(fake_run(kind), "t")
+    assert error.value.location == LOCATION
 
 
-def test_a_column_that_is_not_there() -> None:
-    with refused(UsageError, "column_unknown", "no column `ohter`") as caught:
-        candidates(run_over(LONG, column="ohter"), "t")
-    assert (caught.value.location, caught.value.hint) == (PLACE, "did you mean `other`?")
+def test_unknown_column_is_refused() -> None:
+    with refused(UsageError, "column_unknown", "no column `ohter`") as error:
+        candidates(fake_run(LONG, column="ohter"), "t")
+    assert (error.value.location, error.value.hint) == (LOCATION, "did you mean `other`?")
 
 
-def test_candidates_of_other_tables_are_left_alone() -> None:
-    assert candidates(run_over(LONG, column="nowhere"), "u") == ()
+def test_candidates_of_other_tables_are_ignored() -> None:
+    assert candidates(fake_run(LONG, column="nowhere"), "u") == ()
 
 
-GIVEN_NOON, WEST = datetime(2024, 1, 31, 12), timezone(timedelta(hours=-18))
+NOON_2024, WEST = datetime(2024, 1, 31, 12), timezone(timedelta(hours=-18))
 
 
 @pytest.mark.parametrize(
-    ("written", "like", "expected"),
+    ("text", "example", "expected"),
     [
         *(("7000", 1, 7000), ("-1", 1, -1), ("+1", 1, 1), (str(2**63 - 1), 1, 2**63 - 1)),
         *(("0.75", Decimal(1), Decimal("0.75")), ("2", Decimal(1), Decimal(2))),
@@ -178,34 +178,36 @@ GIVEN_NOON, WEST = datetime(2024, 1, 31, 12), timezone(timedelta(hours=-18))
         *(("TRUE", False, True), ("false", True, False), ("' OR 1=1", "x", "' OR 1=1")),
         *(("", "x", ""), ("7", "x", "7")),
         ("2024-02-29", date(2024, 1, 1), date(2024, 2, 29)),
-        ("2024-01-31 12:00:00", GIVEN_NOON, GIVEN_NOON),
-        ("2024-01-31T12:00:00Z", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=UTC)),
-        ("2024-01-31 12:00:00.5", GIVEN_NOON, GIVEN_NOON.replace(microsecond=500_000)),
-        ("2024-01-31 12:00:00-18:00", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=WEST)),
+        ("2024-01-31 12:00:00", NOON_2024, NOON_2024),
+        ("2024-01-31T12:00:00Z", NOON_2024, NOON_2024.replace(tzinfo=UTC)),
+        ("2024-01-31 12:00:00.5", NOON_2024, NOON_2024.replace(microsecond=500_000)),
+        ("2024-01-31 12:00:00-18:00", NOON_2024, NOON_2024.replace(tzinfo=WEST)),
     ],
 )
-def test_a_value_of_the_type(written: str, like: ParameterValue, expected: ParameterValue) -> None:
-    result = parsed(written, like)
+def test_valid_parameter_is_parsed(
+    text: str, example: ParameterValue, expected: ParameterValue
+) -> None:
+    result = parsed(text, example)
     assert result == expected
     assert type(result) is type(expected)
 
 
 @pytest.mark.parametrize(
-    ("written", "like"),
+    ("text", "example"),
     [
-        *((text, 1) for text in ("", " 1", "1 ", "1.0", "1e3", "0x1", "1_0", "one", "NULL", "١")),
+        *((value, 1) for value in ("", " 1", "1 ", "1.0", "1e3", "0x1", "1_0", "one", "NULL", "١")),
         (str(2**63), 1),
         ("9" * 30, 1),
-        *((text, Decimal(1)) for text in ("", ".", "1e3", "NaN", "1" * 39, "0." + "1" * 39)),
-        *((text, 1.0) for text in ("nan", "inf", "1e999", "1d", "")),
-        *((text, True) for text in ("1", "yes", "")),
-        *((text, date(2024, 1, 1)) for text in ("2024-02-30", "2024-1-1", "today", "20240101")),
-        *((text, GIVEN_NOON) for text in ("2024-01-31", "2024-01-31 25:00:00", "now")),
-        *((f"2024-01-31 12:00:00{zone}", GIVEN_NOON) for zone in ("+18:01", "-23:59", "+01:60")),
+        *((value, Decimal(1)) for value in ("", ".", "1e3", "NaN", "1" * 39, "0." + "1" * 39)),
+        *((value, 1.0) for value in ("nan", "inf", "1e999", "1d", "")),
+        *((value, True) for value in ("1", "yes", "")),
+        *((value, date(2024, 1, 1)) for value in ("2024-02-30", "2024-1-1", "today", "20240101")),
+        *((value, NOON_2024) for value in ("2024-01-31", "2024-01-31 25:00:00", "now")),
+        *((f"2024-01-31 12:00:00{zone}", NOON_2024) for zone in ("+18:01", "-23:59", "+01:60")),
     ],
 )
-def test_anything_else_is_none(written: str, like: ParameterValue) -> None:
-    assert parsed(written, like) is None
+def test_invalid_parameter_is_none(text: str, example: ParameterValue) -> None:
+    assert parsed(text, example) is None
 
 
 QUERIES = {
@@ -216,7 +218,7 @@ QUERIES = {
     "joined": "SELECT t.g, COUNT(*) n FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING COUNT(*) > 9",
     "touched": "SELECT x, percentile(v, 0.5) m FROM t GROUP BY x HAVING percentile(v, 0.5) > 5",
 }
-SKETCHED = {"doubles": "d"}
+SKETCH_COLUMNS = {"doubles": "d"}
 
 
 def rows(rng: random.Random, count: int, low: int, high: int) -> pa.Table:
@@ -235,7 +237,7 @@ def cli(cli_of: CliOf) -> Cli:
     workload = {
         "partitions": {"t": {"x": {"ranges": 12}, "d": {"ranges": 12}}},
         "queries": {
-            name: {"sql": sql, "sketch": {"t": SKETCHED.get(name, "x")}}
+            name: {"sql": sql, "sketch": {"t": SKETCH_COLUMNS.get(name, "x")}}
             for name, sql in QUERIES.items()
         },
     }
@@ -246,22 +248,22 @@ def cli(cli_of: CliOf) -> Cli:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, spark: Any) -> None:
+def test_rebalanced_sketches_verify(cli: Cli, spark: Any) -> None:
     modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
     assert modes == {**dict.fromkeys(QUERIES, "exact"), "touched": "touch"}
     rng = random.Random(4)
-    for turn in range(2):
-        low = 60 + 90 * turn
+    for step in range(2):
+        low = 60 + 90 * step
         cli.append("t", rows(rng, 400, low, low + 90))
-        cli.table("t").delete(f"x > {10 * turn} AND x < {10 * turn + 25}")
+        cli.table("t").delete(f"x > {10 * step} AND x < {10 * step + 25}")
         results = cli.good("maintain", "--imbalance", "2").results
         assert {r["action"] for r in results} == {"exact", "touch"}
         assert {r["query"] for r in results if r["ranges"]["drifted"]} >= {"grouped", "touched"}
-        mended = cli.by_query("capture", "--rebalance")
-        assert {r["action"] for r in mended.values()} == {"rebalance"}
-        assert "derived" in mended["grouped"]["reason"]
-        assert "rows of split" not in mended["keyed"]["reason"]
-        assert "recaptured" in mended["joined"]["reason"]
+        rebalanced = cli.by_query("capture", "--rebalance")
+        assert {r["action"] for r in rebalanced.values()} == {"rebalance"}
+        assert "derived" in rebalanced["grouped"]["reason"]
+        assert "rows of split" not in rebalanced["keyed"]["reason"]
+        assert "recaptured" in rebalanced["joined"]["reason"]
         cli.verified(may_slack="touched")
         cli.append("t", rows(rng, 20, 0, low + 90))
         assert {r["action"] for r in cli.good("maintain").results} == {"exact", "touch"}
@@ -277,15 +279,15 @@ store: st
 """
 
 
-def drawn(rng: np.random.Generator, count: int) -> pa.Table:
-    """Values that crowd around a few places."""
+def clustered_rows(rng: np.random.Generator, count: int) -> pa.Table:
+    """Values clustered around three centers."""
     centre = rng.integers(0, 400, 3)
     g = rng.choice(centre, count) + rng.geometric(0.05, count)
     return pa.table({"g": g, "x": rng.integers(0, 20, count)})
 
 
 def largest(folder: Path) -> int:
-    """Rows of the largest range, by the table itself."""
+    """Row count of the largest range, computed from the table."""
     (sketch,) = stored(folder, "q", "st").sketches
     boundaries = np.array(sketch.partition.boundaries)
     values = DeltaTable(str(folder / "t")).to_pyarrow_table()["g"].to_numpy()
@@ -294,28 +296,30 @@ def largest(folder: Path) -> int:
 
 @pytest.mark.slow
 @random_cases(1, 2, 20)
-def test_the_largest_range_is_never_larger(tmp_path: Path, capsys: Capsys, cases: range) -> None:
-    evened = 0
+def test_rebalance_never_grows_the_largest_range(
+    tmp_path: Path, capsys: Capsys, cases: range
+) -> None:
+    improved = 0
     for seed in cases:
         rng, folder = np.random.default_rng(seed), tmp_path / str(seed)
         folder.mkdir()
-        choice = random.Random(seed)
-        write_deltalake(str(folder / "t"), drawn(rng, 300))
+        random_choice = random.Random(seed)
+        write_deltalake(str(folder / "t"), clustered_rows(rng, 300))
         file = folder / "w.yaml"
-        file.write_text(WORKLOAD.format(ranges=choice.choice([4, 12, 40])))
+        file.write_text(WORKLOAD.format(ranges=random_choice.choice([4, 12, 40])))
         cli = Cli(capsys, file)
         cli.good("capture")
         for _ in range(3):
-            rows = drawn(rng, choice.choice([10, 300]))
+            rows = clustered_rows(rng, random_choice.choice([10, 300]))
             write_deltalake(str(folder / "t"), rows, mode="append")
-            # Who asks for fewer ranges gets them by a capture.
-            file.write_text(WORKLOAD.format(ranges=choice.choice([2, 4, 12, 40])))
+            # If fewer ranges are requested, the capture reduces them.
+            file.write_text(WORKLOAD.format(ranges=random_choice.choice([2, 4, 12, 40])))
             cli.good("maintain")
             before = largest(folder)
             result = cli.one("capture", "--rebalance")
-            evened += result["action"] == "rebalance" and largest(folder) < before
+            improved += result["action"] == "rebalance" and largest(folder) < before
             assert largest(folder) <= before, (seed, result["reason"])
-    assert evened
+    assert improved
 
 
 FILE = """
@@ -349,14 +353,14 @@ def drifting(cli_once: CliOnce) -> Cli:
     return cli_once("drifting", write, Cli.captured)
 
 
-def drift(drifting: Cli) -> dict[str, dict[str, Any]]:
-    """All new rows beyond the last boundary."""
-    drifting.append("t", table(100, 600))
-    return drifting.by_query("maintain")
+def drift(cli: Cli) -> dict[str, dict[str, Any]]:
+    """Append rows beyond the last boundary and maintain."""
+    cli.append("t", table(100, 600))
+    return cli.by_query("maintain")
 
 
 @pytest.mark.slow
-def test_maintain_tells_and_rebalance_mends(drifting: Cli) -> None:
+def test_maintain_reports_drift_and_rebalance_fixes_it(drifting: Cli) -> None:
     big = drift(drifting)["big"]["ranges"]
     assert big["drifted"]
     assert big["imbalance"] > 4 * big["at_capture"]
@@ -364,11 +368,11 @@ def test_maintain_tells_and_rebalance_mends(drifting: Cli) -> None:
     again = drifting.by_query("maintain")["big"]
     assert (again["action"], again["ranges"]) == ("none", big)
 
-    mended = drifting.by_query("capture", "--rebalance")
-    assert mended["big"]["action"] == mended["kept"]["action"] == "rebalance"
-    assert "state derived from the stored one and" in mended["big"]["reason"]
-    assert mended["fixed"]["action"] == "none"
-    assert "the workload file sets the `boundaries` of `t.g`" in mended["fixed"]["reason"]
+    rebalanced = drifting.by_query("capture", "--rebalance")
+    assert rebalanced["big"]["action"] == rebalanced["kept"]["action"] == "rebalance"
+    assert "state derived from the stored one and" in rebalanced["big"]["reason"]
+    assert rebalanced["fixed"]["action"] == "none"
+    assert "the workload file sets the `boundaries` of `t.g`" in rebalanced["fixed"]["reason"]
     for result in drifting.good("maintain").results:
         assert (result["action"], bool(result["ranges"]["drifted"])) == ("none", False), result
     status = drifting.one("status", "--query", "big")
@@ -380,7 +384,7 @@ def test_maintain_tells_and_rebalance_mends(drifting: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_rebalanced_twice_is_rebalanced_once(drifting: Cli) -> None:
+def test_second_rebalance_does_nothing(drifting: Cli) -> None:
     drift(drifting)
     drifting.good("capture", "--rebalance", "--query", "big")
     again = drifting.one("capture", "--rebalance", "--query", "big")
@@ -388,7 +392,7 @@ def test_rebalanced_twice_is_rebalanced_once(drifting: Cli) -> None:
     assert again["reason"] == "splitting or merging ranges would not help"
 
 
-def test_a_stale_sketch_is_maintained_first(drifting: Cli) -> None:
+def test_rebalance_maintains_stale_sketches_first(drifting: Cli) -> None:
     drifting.append("t", table(100, 600))
     big = drifting.one("capture", "--rebalance", "--query", "big")
     assert (big["action"], big["versions"]) == ("rebalance", {"t": 1})
@@ -396,49 +400,49 @@ def test_a_stale_sketch_is_maintained_first(drifting: Cli) -> None:
 
 @pytest.mark.slow
 def test_earlier_versions_keep_their_ranges(drifting: Cli) -> None:
-    def first() -> Any:
+    def first_sketch() -> Any:
         with Store.open(drifting.folder / ".impctl") as store:
             return sketches_at(store, {"t": 0}, "big")
 
     drift(drifting)
-    before, then = stored(drifting.folder, "big").sketches[0], first()
+    before, first_before = stored(drifting.folder, "big").sketches[0], first_sketch()
     drifting.good("capture", "--rebalance", "--query", "big")
     after = stored(drifting.folder, "big").sketches[0]
-    assert first() == then is not None
+    assert first_sketch() == first_before is not None
     assert after.partition != before.partition
-    old, now = (drifting.one("rewrite", "--query", "big", "--at", at) for at in "01")
-    assert old["sketches"][0]["ranges"] == list(then[0].ranges.ids)
-    assert old["sketches"][0]["total"] == then[0].partition.ranges
-    assert now["sketches"][0]["ranges"] == list(after.ranges.ids)
+    old, new = (drifting.one("rewrite", "--query", "big", "--at", version) for version in "01")
+    assert old["sketches"][0]["ranges"] == list(first_before[0].ranges.ids)
+    assert old["sketches"][0]["total"] == first_before[0].partition.ranges
+    assert new["sketches"][0]["ranges"] == list(after.ranges.ids)
 
 
 def test_a_dry_run_writes_nothing(drifting: Cli) -> None:
     drift(drifting)
     before = drifting.good("status").results
     big = drifting.one("capture", "--rebalance", "--dry-run", "--query", "big")
-    said = "would even out `t.x`: of 8 ranges, 1 split and 7 merged with neighbors, 8 in total"
-    assert (big["action"], big["reason"]) == ("none", said)
+    reason = "would even out `t.x`: of 8 ranges, 1 split and 7 merged with neighbors, 8 in total"
+    assert (big["action"], big["reason"]) == ("none", reason)
     assert drifting.good("status").results == before
 
 
 @pytest.mark.slow
-def test_the_threshold_is_a_setting(drifting: Cli) -> None:
+def test_drift_threshold_is_a_setting(drifting: Cli) -> None:
     drift(drifting)
     big = drifting.one("status", "--query", "big", "--imbalance", "100")
     assert not big["ranges"][0]["drifted"]
 
 
 @pytest.mark.slow
-def test_ranges_of_a_table_that_was_empty(drifting: Cli) -> None:
-    """One range holds everything from then on, until it is split."""
+def test_rebalance_of_a_table_that_was_empty(drifting: Cli) -> None:
+    """One range holds everything until it is split."""
     drifting.table("e").delete()
     drifting.append("e", table(0, 80))
     assert drifting.one("maintain", "--query", "empty")["ranges"]["drifted"]
-    mended = drifting.one("capture", "--rebalance", "--query", "empty")
-    assert (mended["action"], mended["sketches"][0]["total"]) == ("rebalance", 8)
+    rebalanced = drifting.one("capture", "--rebalance", "--query", "empty")
+    assert (rebalanced["action"], rebalanced["sketches"][0]["total"]) == ("rebalance", 8)
 
 
-def test_a_query_that_was_never_captured_is_named(drifting: Cli) -> None:
+def test_rebalance_names_uncaptured_queries(drifting: Cli) -> None:
     drifting.edit("  empty:", '  new: {sql: "SELECT x FROM t WHERE v > 3"}\n  empty:')
     ran = drifting("capture", "--rebalance", "--query", "new", "--query", "big")
     assert ran.refusal == (7, "not_captured")

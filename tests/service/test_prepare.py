@@ -1,4 +1,4 @@
-"""Queries made ready: safe plans, the facts they rest on, estimates, and what the store keeps."""
+"""Prepared queries: safe plans, assumptions, estimates and stored metadata."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ ROWS_OF_T = {"g": [1, 1, 2], "h": [1, 1, 2], "p": [1, 5, 3], "s": ["a", "b", "c"
 U = pa.table({"s": ["b", "z"], "y": [1, 2]})
 
 
-def test_it_is_refused_with_its_reason(cli_of: CliOf) -> None:
+def test_order_dependent_query_is_refused(cli_of: CliOf) -> None:
     ran = cli_of(WORKLOAD, t=pa.table(ROWS_OF_T), u=U)("capture", "--dry-run")
     assert ran.refusal == (3, "sketch_unsafe")
     assert "depends on the order of rows" in ran.error["message"]
 
 
-def test_no_other_query_may_use_its_sketch() -> None:
+def test_order_dependent_sketch_is_not_reused() -> None:
     tally = ReuseTally()
     run_reuse_trial(33_034_575, tally)
     (reason,) = tally.refusals
@@ -81,7 +81,7 @@ def test_no_other_query_may_use_its_sketch() -> None:
 
 
 def test_another_attribute_is_tried(cli_of: CliOf) -> None:
-    """`h` is grouped on as well, and the join reads it, so the core keeps it."""
+    """`h` is also a group key, and the join reads it, so it is part of the core."""
     cli = cli_of(WORKLOAD, t=pa.table(ROWS_OF_T), u=U)
     for before, after in {
         "{g: {boundaries: [2, 3]}}": "{g: {boundaries: [2]}, h: {boundaries: [2]}}",
@@ -92,8 +92,10 @@ def test_another_attribute_is_tried(cli_of: CliOf) -> None:
     }.items():
         cli.edit(before, after)
     assert [s["attribute"] for s in cli.one("capture", "--dry-run")["sketches"]] == ["h"]
-    told = {c["attribute"]: c for c in cli.one("explain")["attributes"]}
-    assert told["g"]["reason"].startswith("the contents of a sketch cannot be determined"), told
+    attributes = {c["attribute"]: c for c in cli.one("explain")["attributes"]}
+    assert attributes["g"]["reason"].startswith("the contents of a sketch cannot be determined"), (
+        attributes
+    )
 
 
 ENTRY = (
@@ -108,10 +110,10 @@ Ids = Mapping[str, tuple[int, ...]]
 
 
 def _prepared(sql: str) -> PreparedQuery:
-    query, place = read_net(sql), Location("w.yaml", 1, 1)
+    query, location = read_net(sql), Location("w.yaml", 1, 1)
     modes = {"policy": Policy.AUTO, "maintain": MaintainMode.LAZY, "join": JoinStrategy.AUTO}
-    places = {"location": place, "sql_origin": SqlOrigin(place, (), ())}
-    spec = QuerySpec(name="q", sql="", sketch={}, **modes, **places)
+    locations = {"location": location, "sql_origin": SqlOrigin(location, (), ())}
+    spec = QuerySpec(name="q", sql="", sketch={}, **modes, **locations)
     planned = Query(query.sql, apply_rules(query.root))
     bound = BoundSql(sql)
     source = QuerySource(spec, bound=bound)
@@ -126,32 +128,32 @@ def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2
 
 FIRST, SECOND = "links#1", "links#2"
 TWO = {FIRST: (0, 1), SECOND: (1, 3)}
-OF_NO_FIXPOINT = "SELECT a.dst FROM links a JOIN links b ON a.src = b.dst"
-UNITED: list[tuple[str, Ids, set[frozenset[str]], Ids]] = [
-    # Also where it is not keyed: what another build captured with a barrier is wider, not wrong.
+NO_FIXPOINT = "SELECT a.dst FROM links a JOIN links b ON a.src = b.dst"
+UNITED_CASES: list[tuple[str, Ids, set[frozenset[str]], Ids]] = [
+    # Also if not keyed: sketches captured with a barrier by another build are larger, not wrong.
     *(
         (KEYED + above, TWO, {BOTH}, dict.fromkeys(TWO, (0, 1, 3)))
         for above in (FEW, "SELECT t, n FROM r", "SELECT AVG(n) FROM r")
     ),
     (KEYED + FEW, dict.fromkeys(TWO, (0, 1)), {BOTH}, dict.fromkeys(TWO, (0, 1))),
-    # Others are left as they are, and a base by itself is a group of one.
-    *((sql, TWO, set(), TWO) for sql in (ENTRY.format("") + FEW, OF_NO_FIXPOINT)),
+    # Other sketches stay as they are, and a base alone is a group of one.
+    *((sql, TWO, set(), TWO) for sql in (ENTRY.format("") + FEW, NO_FIXPOINT)),
     (KEYED + FEW, {FIRST: (0, 1)}, {frozenset({FIRST})}, {FIRST: (0, 1)}),
 ]
 
 
-@pytest.mark.parametrize(("sql", "held", "groups", "united"), UNITED)
-def test_sketches_of_a_fixpoint_that_can_be_keyed_are_one(
-    sql: str, held: Ids, groups: set[frozenset[str]], united: Ids
+@pytest.mark.parametrize(("sql", "ranges", "groups", "united"), UNITED_CASES)
+def test_sketches_of_a_keyed_fixpoint_are_united(
+    sql: str, ranges: Ids, groups: set[frozenset[str]], united: Ids
 ) -> None:
-    prepared, sketches = _prepared(sql), [_stored(access, ids) for access, ids in held.items()]
+    prepared, sketches = _prepared(sql), [_stored(access, ids) for access, ids in ranges.items()]
     assert groups_of(prepared, sketches) == groups
     result = united_groups(prepared, sketches)
     assert {sketch.access: sketch.ranges.ids for sketch in result} == united
-    assert united != held or [*result] == sketches
+    assert united != ranges or [*result] == sketches
 
 
-def test_over_other_ranges_each_there_are_none() -> None:
+def test_sketches_with_different_partitions_are_not_united() -> None:
     sketches = [_stored(FIRST, (0,)), _stored(SECOND, (0,), (1, 2, 3))]
     assert united_groups(_prepared(KEYED + FEW), sketches) == ()
 
@@ -172,14 +174,14 @@ def snapshot(path: str) -> Snapshot:
     return open_source("t", path).snapshot(0)
 
 
-def assumed(column: str, kind: FactKind, table: str = "t") -> Assumption:
+def assumption(column: str, kind: FactKind, table: str = "t") -> Assumption:
     return assumption_of(Fact(table, column, kind, FactSource.STATISTICS))
 
 
-def look_at(snapshot: Snapshot, assumption: Assumption, rows: list[tuple[Any, int]]) -> None:
-    name = assumption.column
+def recheck_rows(snapshot: Snapshot, fact: Assumption, rows: list[tuple[Any, int]]) -> None:
+    name = fact.column
     table = pa.table({name: pa.array([value for value, _ in rows], SCHEMA.field(name).type)})
-    recheck([assumption], snapshot, table, np.array([w for _, w in rows], dtype=np.int64))
+    recheck([fact], snapshot, table, np.array([w for _, w in rows], dtype=np.int64))
 
 
 NONNEGATIVE, NONPOSITIVE = FactKind.NONNEGATIVE, FactKind.NONPOSITIVE
@@ -199,47 +201,47 @@ CASES: list[tuple[str, FactKind, list[Any], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("column", "kind", "good", "bad"), CASES)
-def test_inserted_rows_count_and_deleted_ones_do_not(
+def test_only_inserted_rows_break_assumptions(
     snapshot: Snapshot, column: str, kind: FactKind, good: list[Any], bad: list[Any]
 ) -> None:
-    assumption = assumed(column, kind)
+    fact = assumption(column, kind)
     inserted = [(value, 1) for value in good]
     for rows in ([], inserted, [*((value, -1) for value in bad), *inserted]):
-        look_at(snapshot, assumption, rows)
+        recheck_rows(snapshot, fact, rows)
     for value in bad:
         with pytest.raises(AssumptionBrokenError, match=f"`t.{column}` (>= 0|<= 0|has no)"):
-            look_at(snapshot, assumption, [*inserted, (value, 1)])
+            recheck_rows(snapshot, fact, [*inserted, (value, 1)])
 
 
-def test_other_tables_are_another_matter(snapshot: Snapshot) -> None:
-    look_at(snapshot, assumed("i", NONNEGATIVE, table="u"), [(-1, 1)])
+def test_assumptions_of_other_tables_are_ignored(snapshot: Snapshot) -> None:
+    recheck_rows(snapshot, assumption("i", NONNEGATIVE, table="u"), [(-1, 1)])
 
 
-def test_all_assumptions_are_looked_at(snapshot: Snapshot) -> None:
+def test_all_assumptions_are_checked(snapshot: Snapshot) -> None:
     rows = pa.table({"i": pa.array([1]), "d": pa.array([None], pa.float64())})
-    facts = [assumed("i", NONNEGATIVE), assumed("i", NOT_NULL), assumed("d", NOT_NULL)]
+    facts = [assumption("i", NONNEGATIVE), assumption("i", NOT_NULL), assumption("d", NOT_NULL)]
     recheck(facts[:2], snapshot, rows, np.array([1]))
     with pytest.raises(AssumptionBrokenError, match="`t.d` has no NULL"):
         recheck(facts, snapshot, rows, np.array([1]))
 
 
-def test_changes_of_a_real_table(path: str) -> None:
-    """An update's old image is a deletion: only its new one is held against the facts."""
+def test_changes_of_a_real_table_are_checked(path: str) -> None:
+    """An update's old row is a deletion, so only the new row is checked."""
     write_deltalake(path, pa.table([[-3], [0.0], [0], ["y"]], schema=SCHEMA), mode="append")
     DeltaTable(path).update(updates={"i": "3"}, predicate="i = -3")
     source = open_source("t", path)
-    facts = [assumed("i", NONNEGATIVE)]
-    mended = read_changes(source, 1, 2, ["i"])
-    assert sorted(mended.table.column("i").to_pylist()) == [-3, 3]
-    recheck(facts, source.snapshot(2), mended.table, mended.weights)
+    facts = [assumption("i", NONNEGATIVE)]
+    repaired = read_changes(source, 1, 2, ["i"])
+    assert sorted(repaired.table.column("i").to_pylist()) == [-3, 3]
+    recheck(facts, source.snapshot(2), repaired.table, repaired.weights)
     broken = read_changes(source, 0, 1, ["i"])
     with pytest.raises(AssumptionBrokenError):
         recheck(facts, source.snapshot(1), broken.table, broken.weights)
 
 
-def test_columns_and_words() -> None:
-    facts = [assumed("d", NONNEGATIVE), assumed("i", NOT_NULL), assumed("d", NAN_FREE)]
-    facts.append(assumed("x", NOT_NULL, table="u"))
+def test_assumption_columns_and_text() -> None:
+    facts = [assumption("d", NONNEGATIVE), assumption("i", NOT_NULL), assumption("d", NAN_FREE)]
+    facts.append(assumption("x", NOT_NULL, table="u"))
     assert columns_assumed(facts, "t") == ("d", "i")
     assert columns_assumed(facts, "v") == ()
     assert assumption_text(facts[0]) == "`t.d` >= 0"
@@ -272,16 +274,16 @@ def read_meta(stored: dict[str, Any]) -> StateMeta:
     return StateMeta.read("q", json.loads(json.dumps(stored)))
 
 
-def test_what_was_stored_comes_back() -> None:
+def test_metadata_round_trips() -> None:
     assert read_meta(META.as_stored()) == META
-    least = StateMeta(way="w", circuit="c")
-    assert read_meta({"way": "w", "circuit": "c"}).as_stored() == least.as_stored()
+    minimal = StateMeta(way="w", circuit="c")
+    assert read_meta({"way": "w", "circuit": "c"}).as_stored() == minimal.as_stored()
     assert type(read_meta(META.as_stored()).depths[1].at_capture) is float
-    # Cached states are compared with what the store returns.
+    # Cached states are compared with states loaded from the store.
     assert json.loads(json.dumps(META.as_stored())) == META.as_stored()
 
 
-ODD: dict[tuple[str, ...], tuple[Any, ...]] = {
+INVALID: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("unknown",): (1,),
     ("way", "circuit", "template", "provenance"): (None, 1, ["w"]),
     ("answer",): (None, 1, 0, "true"),
@@ -305,22 +307,22 @@ ODD: dict[tuple[str, ...], tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(n, v) for names, values in ODD.items() for n in names for v in values]
+    ("name", "value"), [(n, v) for names, values in INVALID.items() for n in names for v in values]
 )
-def test_what_impctl_would_not_have_written_is_corrupt(name: str, value: Any) -> None:
+def test_invalid_metadata_is_corrupt(name: str, value: Any) -> None:
     with pytest.raises(StateCorruptError, match="query `q`"):
         read_meta({**META.as_stored(), name: value})
 
 
 @pytest.mark.parametrize("name", ["way", "circuit"])
-def test_what_has_no_default_must_be_there(name: str) -> None:
+def test_required_metadata_is_checked(name: str) -> None:
     stored = META.as_stored()
     del stored[name]
     with pytest.raises(StateCorruptError):
         read_meta(stored)
 
 
-def test_the_basis_is_part_of_it_and_marks_the_schemas_of_marked_files() -> None:
+def test_basis_has_metadata_and_schemas_of_marked_files() -> None:
     pins = [TablePin(t, f"/{t}", f"id-{t}", 1, '{"fields": []}') for t in ("t", "v")]
     basis, stored = META.basis(pins), META.as_stored()
     assert set(basis.pop("schemas")) == {"t"}
@@ -333,8 +335,8 @@ FILES, RANGES = 50, 200
 
 @pytest.fixture
 def spans() -> FileSpans:
-    """Four ranges a file, values 0 to 9 of a file in each."""
-    files = [ValueBounds(40 * at, 40 * at + 39, 0, 100) for at in range(FILES)]
+    """Four ranges per file, each with ten values."""
+    files = [ValueBounds(40 * index, 40 * index + 39, 0, 100) for index in range(FILES)]
     partition = RangePartition("t", "c", LONG, tuple(range(10, 2000, 10)))
     return file_spans(partition, column_bounds(files, LONG))
 
@@ -343,24 +345,24 @@ def mixture(chances: np.ndarray) -> Mixture:
     return Mixture(np.ones((1, RANGES + 1)), np.append(chances, 0.0)[None])
 
 
-def left(spans: FileSpans, chances: np.ndarray, most_together: int) -> FilesLeft:
+def files_left(spans: FileSpans, chances: np.ndarray, most_together: int) -> FilesLeft:
     result = mixture(chances)
     ends = [result, mixture(chances / 2), mixture(np.minimum(chances * 2, 1.0))]
     return FilesLeft.of(spans, ends, 0.01, most_together)
 
 
-def test_fewer_ranges_where_they_leave_as_much(spans: FileSpans) -> None:
+def test_ranges_are_merged_if_no_more_files_are_read(spans: FileSpans) -> None:
     third = (np.arange(RANGES) // 4 % 3 == 0).astype(np.float64)
-    result = left(spans, third, 100)
+    result = files_left(spans, third, 100)
     assert result.likely.sum() == 17
-    assert result.together == 4, "a file is one range; two files in one would leave both"
-    assert left(spans, third, 2).together == 2
-    assert left(spans, third, 1).together == 1
-    assert left(spans, np.ones(RANGES), 100).together == 64
+    assert result.together == 4, "one range per file; with two, both files would be read"
+    assert files_left(spans, third, 2).together == 2
+    assert files_left(spans, third, 1).together == 1
+    assert files_left(spans, np.ones(RANGES), 100).together == 64
 
 
-def test_fewest_likely_most(spans: FileSpans) -> None:
-    result = left(spans, np.full(RANGES, 0.1), 1)
+def test_estimates_have_bounds(spans: FileSpans) -> None:
+    result = files_left(spans, np.full(RANGES, 0.1), 1)
     likely, fewest, most = result.between()
     assert likely == pytest.approx(FILES * (1 - 0.9**4))
     assert 0 <= fewest < FILES * (1 - 0.95**4) < likely < FILES * (1 - 0.8**4) < most
@@ -368,13 +370,13 @@ def test_fewest_likely_most(spans: FileSpans) -> None:
     assert everything.between() == (FILES, FILES, FILES)
 
 
-def test_no_file_is_left_less_likely_than_its_rows_tell(spans: FileSpans) -> None:
-    at_least = left(spans, np.zeros(RANGES), 1).at_least(np.full(FILES, 0.5))
+def test_at_least_raises_file_probabilities(spans: FileSpans) -> None:
+    at_least = files_left(spans, np.zeros(RANGES), 1).at_least(np.full(FILES, 0.5))
     assert (at_least.likely.sum(), at_least.low.sum()) == (FILES / 2, 0)
 
 
 def test_as_good_within_a_tenth_of_the_bytes(spans: FileSpans) -> None:
-    half = left(spans, np.repeat([1.0, 0.0], RANGES // 2), 1)
+    half = files_left(spans, np.repeat([1.0, 0.0], RANGES // 2), 1)
     sizes = np.where(np.arange(FILES) < FILES // 2, 1.0, 1000.0)
     assert half.is_as_good_as(half.likely / 1.05, sizes)
     assert not half.is_as_good_as(half.likely / 1.2, sizes)
@@ -392,12 +394,12 @@ def small_tables_are_estimated(monkeypatch: MonkeyPatch) -> None:
 
 @pytest.fixture
 def cli(cli_once: CliOnce, small_tables_are_estimated: None) -> Cli:
-    """Groups of a hundred rows in the order of files, four hundred rows an hour."""
+    """Groups of 100 rows, clustered by file; 400 rows per hour."""
 
     def write(folder: Path) -> None:
-        at, step = np.arange(ROWS), ROWS // FILE_COUNT
-        price = np.where(at >= ROWS * 9 // 10, 3, 1)
-        rows = pa.table({"key": at // 100, "hour": at // 400, "price": price, "id": at})
+        index, step = np.arange(ROWS), ROWS // FILE_COUNT
+        price = np.where(index >= ROWS * 9 // 10, 3, 1)
+        rows = pa.table({"key": index // 100, "hour": index // 400, "price": price, "id": index})
         parts = (rows.slice(start, step) for start in range(0, ROWS, step))
         create_laid_out_table(str(folder / "t"), parts)
         sql = "SELECT key, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 200"
@@ -412,7 +414,7 @@ def safe(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_explain_shows_every_candidate_and_what_its_upkeep_takes(cli: Cli) -> None:
+def test_explain_shows_candidates_and_their_upkeep(cli: Cli) -> None:
     entries = safe(cli.one("explain")["attributes"])
     assert entries["key"]["chosen"]
     key, hour, other = (entries[name]["expected"] for name in ("key", "hour", "id"))
@@ -424,18 +426,20 @@ def test_explain_shows_every_candidate_and_what_its_upkeep_takes(cli: Cli) -> No
     assert other["upkeep"] > 2 * hour["upkeep"]
 
 
-def test_capture_tells_what_it_foresaw_of_what_may_be_taken(cli: Cli) -> None:
+def test_capture_reports_estimates_of_candidates(cli: Cli) -> None:
     result = cli.one("capture")
     entries = safe(result["considered"])
     assert entries["key"]["chosen"]
     assert entries["hour"]["expected"] is None, "it cannot be better than `key`"
-    (left,) = result["left"]
-    assert left["expected"] == entries["key"]["expected"]
-    assert left["expected"]["files_low"] <= left["files"] == 4 <= left["expected"]["files_high"]
+    (chosen,) = result["left"]
+    assert chosen["expected"] == entries["key"]["expected"]
+    assert (
+        chosen["expected"]["files_low"] <= chosen["files"] == 4 <= chosen["expected"]["files_high"]
+    )
 
 
-def test_of_two_that_leave_as_much_the_one_that_is_cheaper_to_keep_is_taken(cli: Cli) -> None:
-    """The file names `id` first, which takes counters for ten ranges of every group."""
+def test_ties_go_to_the_column_with_cheaper_upkeep(cli: Cli) -> None:
+    """The workload lists `id` first, which needs counters for ten ranges per group."""
     text = cli.workload.read_text()
     cli.workload.write_text(text + "partitions: {t: {id: {ranges: 4000}, hour: {ranges: 100}}}\n")
     entries = safe(cli.one("explain")["attributes"])
@@ -447,47 +451,60 @@ def test_of_two_that_leave_as_much_the_one_that_is_cheaper_to_keep_is_taken(cli:
 ODD_ROWS, ODD_FILES = 4_000, 8
 
 COLUMNS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
-    "two_valued": (pa.bool_(), lambda at: at * 2 >= ODD_ROWS),
+    "two_valued": (pa.bool_(), lambda index: index * 2 >= ODD_ROWS),
     "infinite": (
         pa.float64(),
-        lambda at: -math.inf if at == 0 else math.inf if at == ODD_ROWS - 1 else at / 7,
+        lambda index: -math.inf if index == 0 else math.inf if index == ODD_ROWS - 1 else index / 7,
     ),
-    "not_a_number": (pa.float64(), lambda at: math.nan if at % 50 == 0 else at / 7),
-    "far_apart": (pa.float64(), lambda at: (at * 2 - ODD_ROWS) * (1.7e308 / ODD_ROWS)),
-    "wide": (pa.int64(), lambda at: (at - ODD_ROWS // 2) * (2**64 // ODD_ROWS - 1)),
-    "missing": (pa.int64(), lambda at: None),
-    "missing_text": (pa.string(), lambda at: None if at > ODD_ROWS // ODD_FILES else f"{at:05}"),
-    "long_text": (pa.string(), lambda at: "a" * 200 + f"{at:05}"),
-    "odd_text": (pa.string(), lambda at: "" if at == 0 else chr(0x10FFFF) * 3 + f"{at:05}"),
-    "days": (pa.date32(), lambda at: date(1, 1, 1) + timedelta(days=at * 900)),
+    "not_a_number": (pa.float64(), lambda index: math.nan if index % 50 == 0 else index / 7),
+    "far_apart": (pa.float64(), lambda index: (index * 2 - ODD_ROWS) * (1.7e308 / ODD_ROWS)),
+    "wide": (pa.int64(), lambda index: (index - ODD_ROWS // 2) * (2**64 // ODD_ROWS - 1)),
+    "missing": (pa.int64(), lambda index: None),
+    "missing_text": (
+        pa.string(),
+        lambda index: None if index > ODD_ROWS // ODD_FILES else f"{index:05}",
+    ),
+    "long_text": (pa.string(), lambda index: "a" * 200 + f"{index:05}"),
+    "odd_text": (
+        pa.string(),
+        lambda index: "" if index == 0 else chr(0x10FFFF) * 3 + f"{index:05}",
+    ),
+    "days": (pa.date32(), lambda index: date(1, 1, 1) + timedelta(days=index * 900)),
     "moment": (
         pa.timestamp("us", tz="UTC"),
-        lambda at: datetime(1, 1, 2, tzinfo=UTC) + timedelta(days=at * 900),
+        lambda index: datetime(1, 1, 2, tzinfo=UTC) + timedelta(days=index * 900),
     ),
-    "money": (pa.decimal128(38, 2), lambda at: Decimal((at - ODD_ROWS // 2) * 10**30).scaleb(-2)),
+    "money": (
+        pa.decimal128(38, 2),
+        lambda index: Decimal((index - ODD_ROWS // 2) * 10**30).scaleb(-2),
+    ),
 }
 
 
 LIMITS = ("COUNT(*) > 0", "SUM(id) > 900000000", "MAX(id) < 600")
 GROUPED = {
-    f"{grouped}_{at}": f"SELECT {grouped}, few, COUNT(*) AS n FROM t GROUP BY 1, 2 HAVING {limit}"
-    for grouped in (*COLUMNS, "few")
-    for at, limit in enumerate(LIMITS)
+    f"{key}_{index}": f"SELECT {key}, few, COUNT(*) AS n FROM t GROUP BY 1, 2 HAVING {limit}"
+    for key in (*COLUMNS, "few")
+    for index, limit in enumerate(LIMITS)
 }
-NOTHING_LEFT = {
-    f"nothing_{at}": f"SELECT id, few, two_valued FROM t WHERE {asked}"
-    for at, asked in enumerate(("id < 0", "missing = 3", "NOT two_valued AND id > 3990"))
+EMPTY_RESULTS = {
+    f"nothing_{index}": f"SELECT id, few, two_valued FROM t WHERE {condition}"
+    for index, condition in enumerate(("id < 0", "missing = 3", "NOT two_valued AND id > 3990"))
 }
 
 
 @pytest.mark.usefixtures("small_tables_are_estimated")
 @pytest.mark.parametrize("step", [7, pytest.param(2, marks=pytest.mark.slow)])
-def test_estimates_bear_odd_values(tmp_path: Path, cli_of: CliOf, step: int) -> None:
-    """Grouped by any column, with the limits in turn, and where nothing is left."""
-    queries = dict([*(GROUPED | NOTHING_LEFT).items()][::step])
-    at = range(ODD_ROWS)
-    columns = {name: pa.array(map(make, at), kind) for name, (kind, make) in COLUMNS.items()}
-    rows = pa.table({"id": pa.array(at), "few": pa.array([i // 500 for i in at]), **columns})
+def test_estimates_accept_odd_values(tmp_path: Path, cli_of: CliOf, step: int) -> None:
+    """Group by each column with each limit; also queries that select nothing."""
+    queries = dict([*(GROUPED | EMPTY_RESULTS).items()][::step])
+    indexes = range(ODD_ROWS)
+    columns = {
+        name: pa.array(map(value_at, indexes), kind) for name, (kind, value_at) in COLUMNS.items()
+    }
+    rows = pa.table(
+        {"id": pa.array(indexes), "few": pa.array([i // 500 for i in indexes]), **columns}
+    )
     each = ODD_ROWS // ODD_FILES
     parts = (rows.slice(i, each) for i in range(0, ODD_ROWS, each))
     create_laid_out_table(str(tmp_path / "t"), parts)
@@ -515,31 +532,31 @@ EFFECTS = (0, 4, 20)
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """A table whose columns are groups and values of every kind."""
-    random, at = np.random.default_rng(5), np.arange(DRAWN_ROWS)
-    # Groups of 200 rows, each anywhere in the table, that differ by so much in price.
+    """A table with columns for all kinds of groups and values."""
+    random, index = np.random.default_rng(5), np.arange(DRAWN_ROWS)
+    # Groups of about 200 rows scattered over the table, with different mean prices.
     key = random.integers(0, DRAWN_ROWS // 200, DRAWN_ROWS)
     price, spread = random.normal(100, 20, DRAWN_ROWS), random.normal(0, 1, DRAWN_ROWS // 200)
     odd = price.copy()
     odd[::7], odd[1::7] = np.nan, np.inf
     columns = {
-        "at": at,
-        "together": at // 50,
-        "nearly": at // 50 + np.random.default_rng(1).integers(0, 3, DRAWN_ROWS),
-        "large": at // 7_000,
+        "at": index,
+        "together": index // 50,
+        "nearly": index // 50 + np.random.default_rng(1).integers(0, 3, DRAWN_ROWS),
+        "large": index // 7_000,
         "key": key,
         **{f"price_{effect}": price + spread[key] * effect for effect in EFFECTS},
         "odd_key": pa.array(key, mask=key == 3),
         "flag": key % 2 == 0,
         "text": [f"{value}" for value in key],
-        "odd": pa.array(odd, mask=at % 5 == 0),
+        "odd": pa.array(odd, mask=index % 5 == 0),
     }
     rows, path = pa.table(columns), str(tmp_path_factory.mktemp("drawn") / "t")
-    create_laid_out_table(path, (rows.slice(at, EACH) for at in range(0, DRAWN_ROWS, EACH)))
+    create_laid_out_table(path, (rows.slice(index, EACH) for index in range(0, DRAWN_ROWS, EACH)))
     return open_source("t", path).snapshot()
 
 
-def drawn(table: Snapshot, *groups: str, values: Sequence[str] = ()) -> DrawnGroups:
+def draw_groups(table: Snapshot, *groups: str, values: Sequence[str] = ()) -> DrawnGroups:
     bounds = {name: file_bounds(table, name) for name in groups}
     along, *_ = names = [*groups, *values]
     sample = file_sample(table, table.files, names, file_bounds(table, along))
@@ -550,28 +567,28 @@ def sizes(result: DrawnGroups) -> np.ndarray:
     return np.bincount(np.unique(result.codes, return_inverse=True)[1], weights=result.weights)
 
 
-def test_without_groups_each_row_is_one(table: Snapshot) -> None:
-    result = drawn(table, values=["at"])
+def test_without_groups_each_row_is_a_group(table: Snapshot) -> None:
+    result = draw_groups(table, values=["at"])
     assert len(np.unique(result.codes)) == len(result.rows) > DRAWN_ROWS / 10
     assert (result.weights == 1).all()
 
 
-def test_groups_that_lie_together_are_whole_or_left_out(table: Snapshot) -> None:
-    result = drawn(table, "together")
+def test_contiguous_groups_are_complete_or_absent(table: Snapshot) -> None:
+    result = draw_groups(table, "together")
     assert (result.weights == 1).all()
     assert (sizes(result) == 50).all()
 
 
-def test_rows_that_lie_nearly_together_make_whole_groups(table: Snapshot) -> None:
-    result = drawn(table, "nearly")
+def test_nearly_contiguous_groups_are_complete(table: Snapshot) -> None:
+    result = draw_groups(table, "nearly")
     values, counts = np.unique(np.array(result.rows.column("nearly")), return_counts=True)
     key = read_rows(table, ["nearly"]).column("nearly").to_numpy()
     assert (result.weights == 1).all()
     assert (counts == np.bincount(key)[values]).mean() > 0.95
 
 
-def test_of_a_group_larger_than_a_window_rows_stand_for_all_of_it(table: Snapshot) -> None:
-    result = drawn(table, "large")
+def test_sampled_rows_of_large_groups_are_weighted(table: Snapshot) -> None:
+    result = draw_groups(table, "large")
     keys = np.array(result.rows.column("large"))
     for key in np.unique(keys[(keys > 3) & (keys < DRAWN_ROWS // 7_000 - 3)]):
         rows = result.weights[keys == key].sum()
@@ -581,9 +598,9 @@ def test_of_a_group_larger_than_a_window_rows_stand_for_all_of_it(table: Snapsho
 
 @pytest.mark.slow
 @pytest.mark.parametrize("effect", EFFECTS)
-def test_groups_drawn_in_part_differ_as_whole_ones_do(table: Snapshot, effect: int) -> None:
-    """By chance alone, by a little, by much: a group of a fifth of its rows would differ more."""
-    result = drawn(table, "key", values=[f"price_{effect}"])
+def test_sampled_groups_vary_like_whole_groups(table: Snapshot, effect: int) -> None:
+    """Means differ by chance, a little or much. Fifths of groups would differ more."""
+    result = draw_groups(table, "key", values=[f"price_{effect}"])
     codes = np.unique(result.codes, return_inverse=True)[1]
     prices = np.array(result.rows.column(f"price_{effect}"), dtype=np.float64)
     means = np.bincount(codes, weights=prices) / np.bincount(codes)
@@ -591,7 +608,7 @@ def test_groups_drawn_in_part_differ_as_whole_ones_do(table: Snapshot, effect: i
     assert sizes(result).mean() == pytest.approx(200, rel=0.1)
 
 
-def test_odd_values_stand_in_no_ones_way(table: Snapshot) -> None:
-    result = drawn(table, "odd_key", "flag", "text", values=["odd"])
+def test_odd_values_can_be_sampled(table: Snapshot) -> None:
+    result = draw_groups(table, "odd_key", "flag", "text", values=["odd"])
     assert len(result.rows) == len(result.codes) == len(result.weights)
     assert sizes(result).mean() == pytest.approx(200, rel=0.15)

@@ -1,4 +1,4 @@
-"""A named query always answers: who is asked, without a sketch, and when two answers are one."""
+"""Queries with and without a sketch, the choice of engine, and equality of results."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ TEXTS = {
 }
 
 
-def rewritten(cli: Cli, query: str, *more: str) -> tuple[str, str, str]:
+def rewrite(cli: Cli, query: str, *more: str) -> tuple[str, str, str]:
     ran = cli.good("rewrite", "--query", query, *more)
     (result,), (warning,) = ran.results, ran.document["warnings"]
     assert result["sketches"] == []
     return result["sql"], result["action"], warning
 
 
-def test_a_query_that_was_never_captured_is_answered_and_told(cli: Cli) -> None:
-    sql, action, warning = rewritten(cli, "good")
+def test_uncaptured_query_is_rewritten_with_a_warning(cli: Cli) -> None:
+    sql, action, warning = rewrite(cli, "good")
     assert (sql, action) == (TEXTS["good"], "no_sketch")
     assert "not been captured" in warning
     assert "run `impctl capture" in warning
@@ -90,7 +90,7 @@ def test_a_query_that_was_never_captured_is_answered_and_told(cli: Cli) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["maintain", "verify"])
-def test_who_cannot_be_captured_is_not_told_to_capture(cli: Cli, command: str) -> None:
+def test_hint_does_not_suggest_impossible_capture(cli: Cli, command: str) -> None:
     assert cli(command, "--query", "good").error["code"] == "not_captured"
     strict = ("--strict",) if command == "maintain" else ()
     for query in ("ties", "unread"):
@@ -100,7 +100,7 @@ def test_who_cannot_be_captured_is_not_told_to_capture(cli: Cli, command: str) -
         assert ran.error["code"] == cli("capture", "--query", query).error["code"]
 
 
-def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
+def test_require_sketch_fails_without_one(cli: Cli) -> None:
     for query, refusal in (
         ("good", (7, "not_captured")),
         ("unread", (3, "query_unsupported")),
@@ -121,19 +121,19 @@ def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
         ("unread", "uses SORT BY", "`sketch: none`"),
     ],
 )
-def test_why_a_query_can_have_none(cli: Cli, query: str, reason: str, hint: str) -> None:
-    _, action, warning = rewritten(cli, query)
+def test_warning_says_why_there_is_no_sketch(cli: Cli, query: str, reason: str, hint: str) -> None:
+    _, action, warning = rewrite(cli, query)
     assert action == "no_sketch"
     assert reason in warning
     assert hint in warning
 
 
-def test_values_are_put_into_a_query_that_is_not_read(cli: Cli) -> None:
-    sql, _, _ = rewritten(cli, "unread", "--param", "low=12")
+def test_parameters_reach_an_unsupported_query(cli: Cli) -> None:
+    sql, _, _ = rewrite(cli, "unread", "--param", "low=12")
     assert sql == "SELECT g FROM t WHERE x > 12 SORT BY g"
 
 
-MOVING = """\
+MOVING_QUERY = """\
   moving:
     sql: SELECT g FROM t WHERE :day > DATE '2020-01-01' SORT BY g
     params: {day: {moves: daily}}
@@ -141,11 +141,11 @@ updates:
 """
 
 
-def test_values_that_move_are_put_into_it_too(cli: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_moving_parameters_reach_an_unsupported_query(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-03-01")
-    cli.edit("updates:\n", MOVING)
+    cli.edit("updates:\n", MOVING_QUERY)
     for words, day in (((), "2026-03-01"), (("--param", "day=2026-04-01"), "2026-04-01")):
-        sql, _, _ = rewritten(cli, "moving", *words)
+        sql, _, _ = rewrite(cli, "moving", *words)
         assert sql == f"SELECT g FROM t WHERE DATE '{day}' > DATE '2020-01-01' SORT BY g"
 
 
@@ -169,17 +169,17 @@ def test_values_that_move_are_put_into_it_too(cli: Cli, monkeypatch: MonkeyPatch
         "SELECT gg FROM t",
     ],
 )
-def test_what_may_do_more_than_read_the_tables_is_refused(cli: Cli, sql: str) -> None:
+def test_statements_beyond_reading_tables_are_refused(cli: Cli, sql: str) -> None:
     assert cli("rewrite", "--sql", sql).code == 3
 
 
-def test_a_sketch_lost_by_a_fact_comes_back_with_it(cli: Cli) -> None:
-    """A sum over part of a group is at most the whole sum only while no value is negative."""
+def test_sketch_returns_once_its_assumption_holds(cli: Cli) -> None:
+    """A partial sum is a lower bound of the sum only if no value is negative."""
     cli.good("capture", "--query", "total")
     cli.good("apply", "dear")
     maintained = cli("maintain", "--query", "total")
     assert (maintained.code, maintained.document["warnings"]) == (3, [])
-    sql, action, warning = rewritten(cli, "total")
+    sql, action, warning = rewrite(cli, "total")
     assert (sql, action) == (TEXTS["total"], "no_sketch")
     assert "x" in warning
     cli.good("apply", "mended")
@@ -197,41 +197,41 @@ def test_policy_strict_fails_as_documented(cli: Cli) -> None:
     assert codes == [7, 4, 7]
 
 
-def test_a_query_with_sketch_none_is_told_and_nothing_to_do(cli: Cli) -> None:
-    for words, told in (
+def test_query_with_sketch_none_needs_nothing(cli: Cli) -> None:
+    for words, expected in (
         (("check",), {"supported": False, "mode": "sketch_none"}),
         (("capture",), {"action": "none", "sketches": []}),
         (("maintain",), {"action": "none", "reason_code": "sketch_none"}),
         (("plan", "--detailed-exitcode"), {"action": "none", "reason_code": "sketch_none"}),
         (("status",), {"stale": False, "mode": "sketch_none"}),
     ):
-        assert told.items() <= cli.one(*words, "--query", "whole").items(), words
+        assert expected.items() <= cli.one(*words, "--query", "whole").items(), words
     ran = cli.good("rewrite", "--query", "whole")
     assert (ran.results[0]["sql"], ran.document["warnings"]) == (TEXTS["whole"], [])
 
 
-def test_a_sketch_that_is_neither_none_nor_a_mapping_is_refused(cli: Cli) -> None:
+def test_invalid_sketch_setting_is_refused(cli: Cli) -> None:
     cli.edit("sketch: none", "sketch: nothing")
     ran = cli("check")
     assert ran.code == 2
     assert "none" in str(ran.error)
 
 
-def test_a_wrong_query_is_still_wrong(cli: Cli) -> None:
+def test_invalid_query_with_sketch_none_is_refused(cli: Cli) -> None:
     cli.edit("COUNT(*) AS n FROM t\n", "COUNT(*) AS n FROM v\n")
     assert cli("rewrite", "--query", "whole").error["code"] == "table_unknown"
     assert cli("check", "--query", "whole").code == 3
 
 
 @pytest.mark.spark
-def test_answers_without_a_sketch_are_the_querys_own(cli: Cli) -> None:
+def test_queries_without_a_sketch_are_answered(cli: Cli) -> None:
     unread = cli.one("query", "--query", "unread")
     assert sorted(unread["rows"]) == [[0], [0], [3], [3]]
     assert unread["action"] == "no_sketch"
     assert sorted(cli.one("query", "--query", "total")["rows"]) == [[0, 45], [3, 45]]
 
 
-def test_verify_says_what_it_left_out(cli: Cli) -> None:
+def test_verify_reports_skipped_queries(cli: Cli) -> None:
     ran = cli.captured("--query", "good").good("verify", "--query", "whole")
     assert ran.results == []
     [warning] = ran.document["warnings"]
@@ -251,35 +251,35 @@ store: .impctl
 
 @pytest.fixture
 def costed(cli_once: CliOnce, monkeypatch: MonkeyPatch) -> Cli:
-    # Other tests of this process may have started Spark, which would then be the quicker one.
+    # Other tests in this process may have started Spark, which would then be faster.
     monkeypatch.setattr(Context, "has_spark", False)
     rows = pa.table({"g": [0, 0, 3, 5], "x": [5, 15, 1, 20]})
     write = partial(write_files, workload=COSTED_WORKLOAD, t=rows)
     return cli_once("costs of answers", write, Cli.captured)
 
 
-def slow(monkeypatch: MonkeyPatch, ms: float) -> None:
+def set_engine_ms(monkeypatch: MonkeyPatch, ms: float) -> None:
     monkeypatch.setattr(cost_model, "ENGINE", replace(cost_model.ENGINE, query=ms))
 
 
 @pytest.fixture
 def slow_engine(monkeypatch: MonkeyPatch) -> None:
-    slow(monkeypatch, 1500.0)
+    set_engine_ms(monkeypatch, 1500.0)
 
 
-def answered(cli: Cli, *words: str) -> tuple[str, str]:
-    """By whom `plain` is answered, and who would be quicker."""
+def answer_source(cli: Cli, *words: str) -> tuple[str, str]:
+    """Who answers `plain`, and the advice on a faster engine."""
     result = cli.one("query", "--query", "plain", *words)
     return result["by"], result["quicker"]
 
 
-def test_where_nobody_is_clearly_quicker_nothing_is_said(costed: Cli) -> None:
-    assert answered(costed) == ("engine", "")
+def test_no_advice_if_nothing_is_clearly_faster(costed: Cli) -> None:
+    assert answer_source(costed) == ("engine", "")
 
 
 @pytest.mark.usefixtures("slow_engine")
-def test_duckdb_is_named_with_the_command_for_it(costed: Cli) -> None:
-    assert answered(costed) == (
+def test_advice_names_duckdb_and_the_command(costed: Cli) -> None:
+    assert answer_source(costed) == (
         "engine",
         "DuckDB over all files, if it supports the query, would take about 20 ms instead of 1.5 s: "
         "`impctl rewrite --sketch auto --files FILE` writes its text and file list",
@@ -289,27 +289,27 @@ def test_duckdb_is_named_with_the_command_for_it(costed: Cli) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("slow_engine")
 @pytest.mark.parametrize(("query", "by"), [("plain", "engine"), ("kept", "auto")])
-def test_no_advice_against_what_was_asked_for(costed: Cli, query: str, by: str) -> None:
+def test_no_advice_against_an_explicit_choice(costed: Cli, query: str, by: str) -> None:
     result = costed.one("query", "--query", query, "--by", by, "--sketch", "auto")
     assert result["quicker"] == ""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine_ms", "duckdb_ms"), [(1500.0, 1100.0), (100.0, 20.0)])
-def test_a_little_quicker_is_no_advice(
+def test_no_advice_if_slightly_faster(
     costed: Cli, monkeypatch: MonkeyPatch, engine_ms: float, duckdb_ms: float
 ) -> None:
-    slow(monkeypatch, engine_ms)
+    set_engine_ms(monkeypatch, engine_ms)
     monkeypatch.setattr(cost_model, "DUCKDB", replace(cost_model.DUCKDB, query=duckdb_ms))
-    assert answered(costed)[1] == ""
+    assert answer_source(costed)[1] == ""
 
 
 @pytest.mark.usefixtures("slow_engine")
-def test_files_not_plain_are_listed_by_python(costed: Cli, monkeypatch: MonkeyPatch) -> None:
-    why = "it has deletion vectors"
-    monkeypatch.setattr("impctl.tables.files.why_not_plain", lambda snapshot: why)
-    said = "`files` of the Python interface lists the files to read"
-    assert answered(costed)[1].endswith(said)
+def test_advice_for_special_files_names_python(costed: Cli, monkeypatch: MonkeyPatch) -> None:
+    reason = "it has deletion vectors"
+    monkeypatch.setattr("impctl.tables.files.why_not_plain", lambda snapshot: reason)
+    hint = "`files` of the Python interface lists the files to read"
+    assert answer_source(costed)[1].endswith(hint)
 
 
 KINDS = (
@@ -326,34 +326,34 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_the_hint_fits_the_column(kind: schema.SqlType) -> None:
+def test_hint_example_fits_the_column(kind: schema.SqlType) -> None:
     columns = [Attribute("q.c", "c", kind)]
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as error:
         condition_on(columns, "c >", "UTC")
-    example = str(caught.value.hint).split("such as `")[1].split("`")[0]
+    example = str(error.value.hint).split("such as `")[1].split("`")[0]
     assert condition_on(columns, example, "UTC") is not None
 
 
 def text_of(cli: Cli, query: str) -> int:
-    """What marks the text of a query in the ledger."""
+    """The mark of a query's text in the ledger."""
     return zlib.crc32(load_workload(cli.workload, {}).queries[query].sql.encode())
 
 
-def planted(cli: Cli, *runs: Answered, query: str = "plain") -> None:
+def record_runs(cli: Cli, *runs: RecordedRun, query: str = "plain") -> None:
     ledger, mark = Ledger(cli.folder / ".impctl"), text_of(cli, query)
     for by, ms, rows, start in runs:
         assert ledger.record_run(AnswerRun(query, mark, by, 1.0, 1, rows, rows * 16, ms, start))
 
 
-Answered = tuple[str, float, int, float]
-"""By whom, milliseconds, rows, Spark's start."""
+RecordedRun = tuple[str, float, int, float]
+"""Engine, milliseconds, rows, Spark's start time in milliseconds."""
 
 
-def engine(ms: float, rows: int = 4) -> Answered:
+def engine(ms: float, rows: int = 4) -> RecordedRun:
     return ("engine", ms, rows, 0.0)
 
 
-def spark(ms: float, rows: int = 4, start: float = 0.0) -> Answered:
+def spark(ms: float, rows: int = 4, start: float = 0.0) -> RecordedRun:
     return ("spark", ms, rows, start)
 
 
@@ -362,53 +362,53 @@ STARTED = spark(6_500.0, start=8_000.0)
 
 
 @pytest.mark.parametrize(
-    ("runs", "is_up", "told"),
+    ("runs", "spark_runs", "expected"),
     [
-        # By rates: 10 ms of the engine; Spark's start and first query.
+        # Default rates: 10 ms for the engine; start and first query for Spark.
         ([], False, ("engine", 10, 6900)),
         ([], True, ("engine", 10, 400)),
-        # Measured, each by the path that it is of.
+        # Measured runs of both.
         ([ENGINE_SLOW, SPARK_QUICK], True, ("spark", 11_400, 4_300)),
         ([SPARK_QUICK, engine(4_200.0)], True, ("engine", 4_200, 4_300)),
-        # One by the engine is enough to try Spark, whose start counts where it is not up.
+        # One engine run is enough to try Spark. Its start counts if it is not running.
         ([ENGINE_SLOW], True, ("spark", 11_400, 400)),
         ([engine(5_000.0)], False, ("engine", 5_000, 6_900)),
         ([ENGINE_SLOW], False, ("spark", 11_400, 6_900)),
-        # What was not tried has to be clearly faster by rates.
+        # An untried engine must be clearly faster by default rates.
         ([engine(590.0)], True, ("engine", 590, 400)),
         ([engine(610.0)], True, ("spark", 610, 400)),
         ([spark(100.0)], True, ("spark", 10, 100)),
         ([spark(120.0)], True, ("engine", 10, 120)),
-        # Ten times as many rows then: what it took is scaled, but for what any query takes.
+        # A run with ten times as many rows is scaled, except for the fixed cost.
         ([engine(1_010.0, 40)], True, ("engine", 110, 400)),
         ([spark(4_400.0, 40)], True, ("engine", 10, 800)),
         ([engine(1_010.0, 1)], True, ("spark", 4_010, 400)),
-        # A Spark that was started for it, and then one that is running, and the other way.
+        # A run that started Spark predicts one with Spark running, and vice versa.
         ([STARTED], True, ("engine", 10, 4_000)),
         ([STARTED], False, ("engine", 10, 14_500)),
         ([spark(1_400.0)], False, ("engine", 10, 7_900)),
         ([STARTED, spark(500.0)], True, ("engine", 10, 500)),
-        # The median of the latest three.
+        # The median of the latest three runs.
         ([engine(ms) for ms in (9_000.0, 3.0, 5.0, 4_000.0)], False, ("engine", 5, 6_900)),
-        # What cannot be is none.
+        # Impossible values are ignored.
         ([engine(float("inf")), engine(-1.0)], False, ("engine", 10, 6_900)),
         ([engine(700.0, 0)], True, ("spark", 700, 400)),
     ],
 )
-def test_who_is_asked_goes_by_what_answers_took(
-    costed: Cli, monkeypatch: MonkeyPatch, runs: Any, is_up: bool, told: Any
+def test_recorded_runs_choose_the_engine(
+    costed: Cli, monkeypatch: MonkeyPatch, runs: Any, spark_runs: bool, expected: Any
 ) -> None:
-    monkeypatch.setattr(Context, "has_spark", is_up)
-    planted(costed, *runs)
-    answered = costed.one("check", "--query", "plain")["answered"]
-    assert (answered["by"], answered["engine_ms"], answered["spark_ms"]) == told
+    monkeypatch.setattr(Context, "has_spark", spark_runs)
+    record_runs(costed, *runs)
+    choice = costed.one("check", "--query", "plain")["answered"]
+    assert (choice["by"], choice["engine_ms"], choice["spark_ms"]) == expected
 
 
 def test_the_reason_names_both_estimates(costed: Cli) -> None:
-    planted(costed, ENGINE_SLOW, SPARK_QUICK)
-    answered = costed.one("check", "--query", "plain")["answered"]
-    assert costed.one("explain", "--query", "plain")["answered"] == answered
-    assert answered["reason"] == (
+    record_runs(costed, ENGINE_SLOW, SPARK_QUICK)
+    choice = costed.one("check", "--query", "plain")["answered"]
+    assert costed.one("explain", "--query", "plain")["answered"] == choice
+    assert choice["reason"] == (
         "estimate for 4 rows: engine 11.4 s (from 1 run), Spark 10.8 s (from 1 run), "
         "including 4.0 s to start Spark"
     )
@@ -416,7 +416,7 @@ def test_the_reason_names_both_estimates(costed: Cli) -> None:
     assert "answered by Spark: estimate for 4 rows:" in text
 
 
-def test_an_answer_is_recorded_by_its_text_and_who_gave_it(costed: Cli) -> None:
+def test_runs_are_recorded_by_text_and_engine(costed: Cli) -> None:
     assert costed.one("query", "--query", "plain")["by"] == "engine"
     text = text_of(costed, "plain")
     ledger = Ledger(costed.folder / ".impctl")
@@ -427,29 +427,29 @@ def test_an_answer_is_recorded_by_its_text_and_who_gave_it(costed: Cli) -> None:
     assert "run" not in costed.one("check", "--query", "plain")["answered"]["reason"]
 
 
-def test_slow_kept_rows_are_weighed_against_tables(costed: Cli, monkeypatch: MonkeyPatch) -> None:
-    """By recorded runs of the three; few kept rows are told without a look."""
+def test_slow_materialized_rows_may_not_be_used(costed: Cli, monkeypatch: MonkeyPatch) -> None:
+    """Recorded runs decide; a small result is always answered from the state."""
     ledger, text = Ledger(costed.folder / ".impctl"), text_of(costed, "kept")
 
-    def runs(*given: tuple[str, float]) -> None:
-        planted(costed, *((by, ms, 4, 0.0) for by, ms in given), query="kept")
+    def record(*timings: tuple[str, float]) -> None:
+        record_runs(costed, *((by, ms, 4, 0.0) for by, ms in timings), query="kept")
 
-    def asked(*words: str) -> object:
+    def source(*words: str) -> object:
         return costed.one("query", "--query", "kept", "--sketch", "auto", *words)["by"]
 
-    assert asked() == "state"
+    assert source() == "state"
     assert not ledger.runs("kept", text), "too few rows"
     monkeypatch.setattr(cost_model, "_SMALL_STATE", 0)
-    runs(*[("state", 1.0)] * 3)
-    assert asked() == "state"
+    record(*[("state", 1.0)] * 3)
+    assert source() == "state"
     assert [run.by for run in ledger.runs("kept", text)] == ["state"] * 4
-    runs(*[("state", 5_000.0)] * 3, *[("engine", 6_000.0)] * 3)
-    assert asked() == "state"
-    runs(*[("state", 5_000.0)] * 3, *[("engine", 40.0)] * 3)
-    assert asked() == "engine"
+    record(*[("state", 5_000.0)] * 3, *[("engine", 6_000.0)] * 3)
+    assert source() == "state"
+    record(*[("state", 5_000.0)] * 3, *[("engine", 40.0)] * 3)
+    assert source() == "engine"
     assert costed.one("check", "--query", "kept")["answered"]["by"] == "engine"
-    assert asked("--by", "state") == "state"
-    assert asked("--where", "s > 0") == "state"
+    assert source("--by", "state") == "state"
+    assert source("--where", "s > 0") == "state"
 
 
 OPERATORS = {
@@ -462,8 +462,8 @@ OPERATORS = {
 }
 
 
-def test_what_a_plan_does_with_rows_counts(cli_of: CliOf) -> None:
-    """Joins and windows of many rows are Spark's, once it runs; what only reads is the engine's."""
+def test_default_estimates_depend_on_operators(cli_of: CliOf) -> None:
+    """For many rows, running Spark is faster at joins and windows, the engine at scans."""
     cli = cli_of({"queries": OPERATORS}, t=pa.table({"g": [0], "x": [5]}))
     with open_context(Settings(cli.workload)) as ctx:
         for name, spec in ctx.workload.queries.items():
@@ -476,7 +476,7 @@ def test_what_a_plan_does_with_rows_counts(cli_of: CliOf) -> None:
 
 
 RowValues = list[tuple[RowValue, ...]]
-ONE: RowValues = [
+ROWS: RowValues = [
     (1, "a", 0.1 + 0.2, None),
     (1, "a", 0.1 + 0.2, None),
     (2, None, math.nan, date(2022, 1, 17)),
@@ -487,18 +487,18 @@ ONE: RowValues = [
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        *((ONE, ONE[1:]), (ONE, [*ONE, ONE[0]]), ([], [()])),
-        # How often a row occurs matters.
+        *((ROWS, ROWS[1:]), (ROWS, [*ROWS, ROWS[0]]), ([], [()])),
+        # Duplicates count.
         ([(1,), (1,), (2,)], [(1,), (2,), (2,)]),
         ([(0.5,), (0.5,), (1.5,)], [(0.5,), (1.5,), (1.5,)]),
-        # A close double does not excuse another column.
+        # A close double does not excuse a difference in another column.
         ([("a", 0.1 + 0.2)], [("b", 0.3)]),
         ([("a", 0.1 + 0.2, 1.0)], [("a", 0.3, 2.0)]),
         ([(1.0, 5.0), (1.0, 2.0)], [(1.0, 2.0), (1.0, 2.0)]),
         ([(k, 0.1 * k) for k in range(20)], [(k, 0.1 * k if k != 3 else 100.0) for k in range(20)]),
     ],
 )
-def test_other_rows_are_told_apart(left: RowValues, right: RowValues) -> None:
+def test_different_rows_differ(left: RowValues, right: RowValues) -> None:
     assert not same_rows(left, right)
 
 
@@ -513,7 +513,7 @@ def test_other_rows_are_told_apart(left: RowValues, right: RowValues) -> None:
         *((1.0, 1.0 + 1e-6), (1e15, 1e15 + 1e8), (0.0, 1e-9), (True, False)),
     ],
 )
-def test_other_values_are_other_rows(left: RowValue, right: RowValue) -> None:
+def test_different_values_differ(left: RowValue, right: RowValue) -> None:
     assert not same_rows([(left,)], [(right,)])
     assert not same_rows([(7, left), (8, right)], [(7, right), (8, left)])
 
@@ -526,7 +526,7 @@ def test_other_values_are_other_rows(left: RowValue, right: RowValue) -> None:
         (date(2022, 1, 17), date(2022, 1, 17)),
     ],
 )
-def test_what_the_order_of_a_sum_can_make_is_the_same(left: RowValue, right: RowValue) -> None:
+def test_rounding_differences_of_sums_are_equal(left: RowValue, right: RowValue) -> None:
     assert same_rows([("k", left)], [("k", right)])
     assert same_rows([("k", left), ("l", right)], [("l", left), ("k", right)])
 
@@ -539,22 +539,22 @@ CLOSE = 1.0000001 * (1 + 1e-15)
     ("left", "right"),
     [
         ([], []),
-        *((ONE, rows) for rows in permutations(ONE)),
-        # Groups are compared with their own sums.
+        *((ROWS, rows) for rows in permutations(ROWS)),
+        # Each group's sum is compared.
         (SUMS, [(k, value * (1 + 1e-14)) for k, value in reversed(SUMS)]),
-        # Near doubles find their partners.
+        # Close doubles are matched.
         ([(1.0000001,), (1.0000002,)], [(1.0000002,), (CLOSE,)]),
         ([(0.0,), (0.05,)], [(7e-17,), (0.05,)]),
         ([(1.0, 5.0), (1.0 + 1e-15, 2.0)], [(1.0, 2.0), (1.0, 5.0)]),
     ],
 )
-def test_the_same_rows_in_another_order(left: RowValues, right: RowValues) -> None:
+def test_row_order_does_not_matter(left: RowValues, right: RowValues) -> None:
     assert same_rows(left, right)
 
 
 SCHEMA = {"t": schema.Schema((schema.Column("g", schema.LONG), schema.Column("x", schema.LONG)))}
 TOP = CutOrder((1,), 3, False)
-MINE: Rows = [["a", 9], ["b", 7], ["c", 5]]
+LEFT_ROWS: Rows = [["a", 9], ["b", 7], ["c", 5]]
 NOT_CUT = (
     "SELECT g FROM t ORDER BY x LIMIT 2",
     "SELECT g FROM t ORDER BY g",
@@ -571,25 +571,25 @@ NOT_CUT = (
         *((sql, None) for sql in NOT_CUT),
     ],
 )
-def test_where_an_order_is_cut(sql: str, expected: CutOrder | None) -> None:
+def test_cut_order_of_queries(sql: str, expected: CutOrder | None) -> None:
     assert cut_order(parse_query(sql, SCHEMA).root) == expected
 
 
-WITH_D, OTHER_FIRST = [["a", 9], ["b", 7], ["d", 5]], [["z", 9], ["b", 7], ["c", 5]]
+TIED_LAST, OTHER_FIRST = [["a", 9], ["b", 7], ["d", 5]], [["z", 9], ["b", 7], ["c", 5]]
 
 
 @pytest.mark.parametrize(
-    ("order", "theirs", "is_right"),
+    ("order", "right_rows", "expected"),
     [
-        *((TOP, WITH_D, True), (TOP, [["a", 9], ["b", 7], ["d", 4]], False)),
+        *((TOP, TIED_LAST, True), (TOP, [["a", 9], ["b", 7], ["d", 4]], False)),
         *((TOP, [["a", 9], ["e", 7], ["c", 5]], False), (TOP, [["a", 9], ["b", 7]], False)),
         (TOP, [["a", 9], ["c", 5], ["d", 5]], False),
-        # Fewer rows than the limit were not cut.
-        (CutOrder((1,), 4, False), WITH_D, False),
+        # With fewer rows than the limit, nothing was cut.
+        (CutOrder((1,), 4, False), TIED_LAST, False),
         # An offset cuts at the front, too.
         (TOP, OTHER_FIRST, False),
         (CutOrder((1,), 3, True), OTHER_FIRST, True),
     ],
 )
-def test_only_rows_at_the_cut_may_be_others(order: CutOrder, theirs: Rows, is_right: bool) -> None:
-    assert order.are_both_right(MINE, theirs) is is_right
+def test_only_rows_at_the_cut_may_differ(order: CutOrder, right_rows: Rows, expected: bool) -> None:
+    assert order.are_both_right(LEFT_ROWS, right_rows) is expected

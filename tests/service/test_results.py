@@ -1,4 +1,4 @@
-"""Results as people and programs read them: amounts, Arrow, formats, whole files, failures."""
+"""Results for people and programs: quantities, Arrow, file formats, atomic writes, failures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.support.run_cli import MonkeyPatch, refused
 SECOND, HOUR = 1000.0, 3_600_000.0
 
 
-TEXTS: dict[str, tuple[Callable[[Any], str], list[tuple[float, str]]]] = {
+QUANTITY_TEXTS: dict[str, tuple[Callable[[Any], str], list[tuple[float, str]]]] = {
     "duration": (
         duration_text,
         [
@@ -84,22 +84,22 @@ TEXTS: dict[str, tuple[Callable[[Any], str], list[tuple[float, str]]]] = {
 
 
 @pytest.mark.parametrize(
-    ("written", "value", "text"),
+    ("to_text", "value", "text"),
     [
-        pytest.param(written, value, text, id=f"{kind} {text}")
-        for kind, (written, cases) in TEXTS.items()
+        pytest.param(to_text, value, text, id=f"{kind} {text}")
+        for kind, (to_text, cases) in QUANTITY_TEXTS.items()
         for value, text in cases
     ],
 )
-def test_amounts(written: Callable[[Any], str], value: float, text: str) -> None:
-    assert written(value) == text
+def test_quantities_as_text(to_text: Callable[[Any], str], value: float, text: str) -> None:
+    assert to_text(value) == text
 
 
 SAFE = "A sketch of `t.a` is not safe for "
 
 
 @pytest.mark.parametrize(
-    ("message", "told"),
+    ("message", "expected"),
     [
         ("Query `q` uses UNPIVOT", "it uses UNPIVOT"),
         ("The SQL of query `q` cannot be read", "its SQL cannot be read"),
@@ -108,40 +108,40 @@ SAFE = "A sketch of `t.a` is not safe for "
         ("Table `q` is gone", "Table `q` is gone"),
     ],
 )
-def test_the_query_is_named_once(message: str, told: str) -> None:
-    assert named_before("q", message) == told
+def test_the_query_is_named_once(message: str, expected: str) -> None:
+    assert named_before("q", message) == expected
 
 
 TABLE = pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"])
 
 
 def result(table: pa.Table = TABLE) -> QueryResult:
-    words = {"versions": {"t": 0}, "files_kept": 1, "files_total": 1, "elapsed_ms": 1.0}
-    return QueryResult(query="q", answer=table, **words)
+    rest = {"versions": {"t": 0}, "files_kept": 1, "files_total": 1, "elapsed_ms": 1.0}
+    return QueryResult(query="q", answer=table, **rest)
 
 
-def test_columns_and_rows_with_one_name_twice() -> None:
-    match = result()
-    assert (match.columns, match.rows) == (("n", "s", "n"), ((1, "a", 0.5), (2, None, 1.5)))
-    assert match.row_count == 2
-    assert match.to_arrow() is TABLE
-    assert match == result(pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"]))
-    assert match != result(TABLE.slice(1))
-    assert "0.5" not in repr(match)
-    assert asdict(match)["answer"].equals(TABLE)
+def test_columns_may_share_a_name() -> None:
+    answer = result()
+    assert (answer.columns, answer.rows) == (("n", "s", "n"), ((1, "a", 0.5), (2, None, 1.5)))
+    assert answer.row_count == 2
+    assert answer.to_arrow() is TABLE
+    assert answer == result(pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"]))
+    assert answer != result(TABLE.slice(1))
+    assert "0.5" not in repr(answer)
+    assert asdict(answer)["answer"].equals(TABLE)
 
 
-def test_a_limit_is_of_what_is_shown() -> None:
-    match = replace(result(), limit=1)
-    assert match.shown.num_rows == 1
-    assert (match.row_count, len(match.rows), match.to_arrow().num_rows) == (2, 2, 2)
+def test_limit_applies_only_to_shown_rows() -> None:
+    limited = replace(result(), limit=1)
+    assert limited.shown.num_rows == 1
+    assert (limited.row_count, len(limited.rows), limited.to_arrow().num_rows) == (2, 2, 2)
 
 
 def test_pyarrow_reads_the_stream() -> None:
     reader = pa.RecordBatchReader.from_stream(result())
     assert reader.read_all().equals(TABLE)
-    wanted = pa.schema([("n", pa.int32()), ("s", pa.string()), ("n", pa.float64())])
-    assert pa.table(result(), schema=wanted).schema == wanted
+    expected = pa.schema([("n", pa.int32()), ("s", pa.string()), ("n", pa.float64())])
+    assert pa.table(result(), schema=expected).schema == expected
 
 
 def test_duckdb_reads_it_by_name() -> None:
@@ -157,43 +157,43 @@ def test_polars_reads_it() -> None:
     assert polars.DataFrame(result(TABLE.select([0, 1]))).rows() == [(1, "a"), (2, None)]
 
 
-def test_pandas_is_given_it() -> None:
+def test_pandas_reads_it() -> None:
     pytest.importorskip("pandas")
     frame = result().to_pandas()
     assert list(frame.columns) == ["n", "s", "n"]
     assert frame.iloc[:, 0].tolist() == [1, 2]
 
 
-def test_pandas_is_named_where_it_is_missing(monkeypatch: MonkeyPatch) -> None:
+def test_missing_pandas_is_reported(monkeypatch: MonkeyPatch) -> None:
     find = importlib.util.find_spec
 
     def missing(name: str, *rest: Any) -> Any:
         return None if name == "pandas" else find(name, *rest)
 
     monkeypatch.setattr("impctl.service.results.find_spec", missing)
-    with refused(errors.UsageError, "pandas_missing", "pandas") as caught:
+    with refused(errors.UsageError, "pandas_missing", "pandas") as error:
         result().to_pandas()
-    assert "pip install pandas" in str(caught.value.hint)
+    assert "pip install pandas" in str(error.value.hint)
 
 
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")])
-def test_a_year_that_python_lacks(kind: pa.DataType) -> None:
+def test_years_beyond_python_are_refused(kind: pa.DataType) -> None:
     number = 3_672_178 if kind == pa.date32() else 317_276_222_400_000_000
     days = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
-    match = result(pa.table({"d": days}))
+    answer = result(pa.table({"d": days}))
     with refused(errors.EvaluationError, "beyond_python"):
-        _ = match.rows
-    assert match.to_arrow().column("d").to_pylist is not None
-    assert match.row_count == 1
+        _ = answer.rows
+    assert answer.to_arrow().column("d").to_pylist is not None
+    assert answer.row_count == 1
 
 
-def _caused(error: errors.ImpctlError, cause: BaseException) -> errors.ImpctlError:
+def caused_by(error: errors.ImpctlError, cause: BaseException) -> errors.ImpctlError:
     error.__cause__ = cause
     return error
 
 
 EMFILE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-KEPT = "kept"
+UNCHANGED = "kept"
 
 
 @pytest.mark.parametrize(
@@ -202,19 +202,25 @@ KEPT = "kept"
         (errors.unexpected(EMFILE), "too_many_open_files"),
         (errors.unexpected(OSError(errno.ENFILE, "Too many")), "too_many_open_files"),
         (errors.unexpected(RuntimeError('Os { code: 24, message: "Too many open files" }')), None),
-        (_caused(errors.TableError("t", code=KEPT), EMFILE), "too_many_open_files"),
-        (errors.TableError("Unable to open: Too many open files (os error 24)", code=KEPT), None),
-        (_caused(errors.StateCorruptError("s", code=KEPT), OSError(errno.EIO, "no")), KEPT),
-        (errors.TableError("t", code=KEPT), KEPT),
+        (caused_by(errors.TableError("t", code=UNCHANGED), EMFILE), "too_many_open_files"),
+        (
+            errors.TableError("Unable to open: Too many open files (os error 24)", code=UNCHANGED),
+            None,
+        ),
+        (
+            caused_by(errors.StateCorruptError("s", code=UNCHANGED), OSError(errno.EIO, "no")),
+            UNCHANGED,
+        ),
+        (errors.TableError("t", code=UNCHANGED), UNCHANGED),
     ],
     ids=str,
 )
 def test_the_limit_on_open_files_is_reported(error: errors.ImpctlError, code: str | None) -> None:
-    place = errors.Location("w.yaml", 1, 2)
-    (failure,) = for_report(Outcome(failures=(Failure("q", error.at(place)),))).failures
+    location = errors.Location("w.yaml", 1, 2)
+    (failure,) = for_report(Outcome(failures=(Failure("q", error.at(location)),))).failures
     assert failure.error.code == (code or "too_many_open_files")
-    assert (failure.query, failure.error.location) == ("q", place)
-    if code != KEPT:
+    assert (failure.query, failure.error.location) == ("q", location)
+    if code != UNCHANGED:
         assert failure.error.exit_code == 6
         assert "ulimit -n" in (failure.error.hint or "")
         assert error.message in failure.error.message
@@ -225,7 +231,7 @@ MICROS_IN_YEAR_12024 = 317_276_222_400_000_000
 FAR_DAY = 3_672_178
 
 
-EVERY: dict[str, tuple[pa.Array, Any, Any]] = {
+ALL_TYPES: dict[str, tuple[pa.Array, Any, Any]] = {
     "n": (pa.array([1, -(2**63), None], pa.int64()), 1, -(2**63)),
     "x": (pa.array([0.1, float("nan"), None], pa.float64()), 0.1, "NaN"),
     "f": (pa.array([0.1, float("-inf"), None], pa.float32()), 0.10000000149011612, "-Infinity"),
@@ -283,58 +289,58 @@ EVERY: dict[str, tuple[pa.Array, Any, Any]] = {
     "map": (pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())), [["a", 1]], []),
     "nothing": (pa.nulls(3), None, None),
 }
-"""Three rows, the last one NULL throughout, and the first two as JSON has them."""
-ROWS = [{name: column[at] for name, column in EVERY.items()} for at in (1, 2)]
-ROWS.append(dict.fromkeys(EVERY))
+"""Three values per type, the last one NULL, and the first two values in JSON."""
+JSON_ROWS = [{name: column[index] for name, column in ALL_TYPES.items()} for index in (1, 2)]
+JSON_ROWS.append(dict.fromkeys(ALL_TYPES))
 
 
 def every_type() -> pa.Table:
-    return pa.table({name: column[0] for name, column in EVERY.items()})
+    return pa.table({name: column[0] for name, column in ALL_TYPES.items()})
 
 
-TEXT = [one for one in RowsFormat if one is not RowsFormat.TABLE]
+TEXT_FORMATS = [one for one in RowsFormat if one is not RowsFormat.TABLE]
 
 
-def not_json(name: str) -> object:
+def refuse_constant(name: str) -> object:
     raise AssertionError(f"`{name}` is no JSON")
 
 
-def loaded(text: str) -> object:
-    return json.loads(text, parse_constant=not_json)
+def load_strictly(text: str) -> object:
+    return json.loads(text, parse_constant=refuse_constant)
 
 
-def test_json_says_every_value_strictly() -> None:
+def test_json_of_all_types_is_strict() -> None:
     table = every_type()
-    assert loaded("".join(json_text(table))) == ROWS
-    assert [loaded(line) for line in "".join(json_lines(table)).splitlines()] == ROWS
+    assert load_strictly("".join(json_text(table))) == JSON_ROWS
+    assert [load_strictly(line) for line in "".join(json_lines(table)).splitlines()] == JSON_ROWS
 
 
-def test_a_slice_is_read_as_its_own_rows() -> None:
-    """Nested values lie in arrays that a slice shares with the whole."""
+def test_slices_have_only_their_rows() -> None:
+    """A slice shares the arrays of nested values with the whole table."""
     table = every_type()
     for start in range(3):
         for length in range(4 - start):
             part = table.slice(start, length)
-            assert loaded("".join(json_text(part))) == ROWS[start : start + length]
+            assert load_strictly("".join(json_text(part))) == JSON_ROWS[start : start + length]
     for name in ("list", "struct", "map"):
         batched = table.column(name).combine_chunks().slice(1)
-        assert json_column(pa.chunked_array([batched])) == [row[name] for row in ROWS[1:]]
+        assert json_column(pa.chunked_array([batched])) == [row[name] for row in JSON_ROWS[1:]]
 
 
-def test_pieces_make_one_whole(monkeypatch: MonkeyPatch) -> None:
-    whole = {one: "".join(text_of(every_type(), one)) for one in TEXT}
+def test_chunks_make_the_same_text(monkeypatch: MonkeyPatch) -> None:
+    whole = {one: "".join(text_of(every_type(), one)) for one in TEXT_FORMATS}
     monkeypatch.setattr("impctl.service.formats._ROWS", 1)
-    for one in TEXT:
-        pieces = list(text_of(every_type(), one))
-        assert "".join(pieces) == whole[one]
-        assert len(pieces) >= 3
+    for one in TEXT_FORMATS:
+        chunks = list(text_of(every_type(), one))
+        assert "".join(chunks) == whole[one]
+        assert len(chunks) >= 3
 
 
-def test_csv_says_every_value_as_json_does() -> None:
-    read = list(csv.DictReader(io.StringIO("".join(csv_text(every_type())), newline="")))
-    for result, row in zip(read, ROWS, strict=True):
+def test_csv_has_the_values_of_json() -> None:
+    records = list(csv.DictReader(io.StringIO("".join(csv_text(every_type())), newline="")))
+    for record, row in zip(records, JSON_ROWS, strict=True):
         for name, value in row.items():
-            text = result[name]
+            text = record[name]
             if isinstance(value, list | dict):
                 assert json.loads(text) == value
             elif name == "f" and value == 0.10000000149011612:
@@ -345,7 +351,7 @@ def test_csv_says_every_value_as_json_does() -> None:
                 assert text == ("" if value is None else str(value))
 
 
-def test_csv_tells_null_from_an_empty_text_and_quotes_what_must_be() -> None:
+def test_csv_distinguishes_null_from_empty_text() -> None:
     columns = {
         "x": ["", None, "NULL", " x", "a;b", "it's", "\r", "ü"],
         "a,b": [b"", None, b"x", *[b""] * 5],
@@ -354,15 +360,15 @@ def test_csv_tells_null_from_an_empty_text_and_quotes_what_must_be() -> None:
     assert "".join(csv_text(pa.table(columns))) == expected
 
 
-def test_two_columns_of_one_name() -> None:
+def test_formats_with_duplicate_column_names() -> None:
     table = pa.table([[1], ["y"], [3]], ["x", "x", "x_2"])
     assert "".join(csv_text(table)) == "x,x,x_2\n1,y,3\n"
-    assert loaded("".join(json_text(table))) == [{"x": 1, "x_3": "y", "x_2": 3}]
+    assert load_strictly("".join(json_text(table))) == [{"x": 1, "x_3": "y", "x_2": 3}]
     assert "".join(markdown_text(table)).splitlines()[0] == "| x | x | x_2 |"
     assert unique_names(["a", "a", "a_2", "a", "A"]) == ["a", "a_3", "a_2", "a_4", "A"]
 
 
-@pytest.mark.parametrize("one", TEXT)
+@pytest.mark.parametrize("one", TEXT_FORMATS)
 def test_no_rows(one: RowsFormat) -> None:
     expected = {
         RowsFormat.CSV: "a,b\n",
@@ -375,25 +381,25 @@ def test_no_rows(one: RowsFormat) -> None:
         assert "".join(text_of(empty, one)) == expected[one]
 
 
-def test_markdown_keeps_a_value_in_its_cell() -> None:
+def test_markdown_escapes_values() -> None:
     table = pa.table({"n": [1, None], "a|b": ["x|y\nz\\", None]})
     expected = "| n | a\\|b |\n| ---: | --- |\n| 1 | x\\|y<br>z\\\\ |\n| NULL | NULL |\n"
     assert "".join(markdown_text(table)) == expected
 
 
-def test_markdown_drives_no_terminal_and_turns_no_text_around() -> None:
+def test_markdown_escapes_control_characters() -> None:
     table = pa.table({"a\x1b": ["\x1b[2J", "a\u202eb", "a\r\nb\tc", "\u2028"]})
     assert "".join(markdown_text(table)) == (
         "| a\\\\x1b |\n| --- |\n| \\\\x1b[2J |\n| a\\\\u202eb |\n| a<br>b\tc |\n| \\\\u2028 |\n"
     )
 
 
-def test_texts_that_a_spreadsheet_would_compute_are_escaped(tmp_path: Path) -> None:
+def test_spreadsheet_formulas_are_escaped(tmp_path: Path) -> None:
     texts = ["=1+2", "+1", "-1", "@a", "\tx", "\rx", "a=1", "", "'=1", None]
     table = pa.table({"@n": pa.array([-1] * len(texts)), "s": texts})
     plain, escaped = (
-        list(csv.reader(io.StringIO("".join(csv_text(table, escape_formulas=wanted)), newline="")))
-        for wanted in (False, True)
+        list(csv.reader(io.StringIO("".join(csv_text(table, escape_formulas=escapes)), newline="")))
+        for escapes in (False, True)
     )
     assert plain == [["@n", "s"], *(["-1", text or ""] for text in texts)]
     assert escaped[0] == ["'@n", "s"]
@@ -405,7 +411,7 @@ def test_texts_that_a_spreadsheet_would_compute_are_escaped(tmp_path: Path) -> N
     assert written == "".join(csv_text(table, escape_formulas=True)).encode()
 
 
-def test_a_zone_is_told_with_the_time() -> None:
+def test_time_zone_is_written_with_the_time() -> None:
     zoned = every_type().column("at").cast(pa.timestamp("us", "Europe/Berlin"))
     assert json_column(zoned)[0] == "2024-01-31T13:00:00.500000+01:00"
     far = every_type().column("far_at").cast(pa.timestamp("us", "Europe/Berlin"))
@@ -415,25 +421,25 @@ def test_a_zone_is_told_with_the_time() -> None:
 
 
 @pytest.mark.parametrize("reader", ["duckdb", pytest.param("polars", marks=pytest.mark.slow)])
-def test_others_read_the_csv_back(tmp_path: Path, reader: str) -> None:
+def test_other_libraries_read_the_csv(tmp_path: Path, reader: str) -> None:
     library = pytest.importorskip(reader)
     file = tmp_path / "a.csv"
     table = pa.table({"n": [1, 2, None], "s": ["", None, 'a,"b\nc']})
     file.write_text("".join(csv_text(table)), encoding="utf-8", newline="")
-    # DuckDB takes quoted texts for NULL, too, unless it is told not to.
-    told = {"allow_quoted_nulls": False} if reader == "duckdb" else {}
-    read = library.read_csv(str(file), **told)
+    # By default DuckDB also reads a quoted empty text as NULL.
+    options = {"allow_quoted_nulls": False} if reader == "duckdb" else {}
+    read = library.read_csv(str(file), **options)
     rows = read.fetchall() if reader == "duckdb" else read.rows()
     assert rows == [(1, ""), (2, None), (None, 'a,"b\nc')]
 
 
-def test_each_ending_says_its_format(tmp_path: Path) -> None:
+def test_file_ending_selects_the_format(tmp_path: Path) -> None:
     table = every_type().drop_columns(["nothing"])
     for ending in (".parquet", ".csv", ".jsonl", ".CSV"):
         write_answer(table, tmp_path / f"a{ending}")
     read = pq.read_table(tmp_path / "a.parquet")
     assert read.schema.equals(table.schema)
-    # As texts, since NaN is not equal to itself.
+    # Compare as JSON, since NaN is not equal to itself.
     assert json_rows(read) == json_rows(table)
     for one in (RowsFormat.CSV, RowsFormat.JSONL):
         written = (tmp_path / f"a.{one}").read_bytes()
@@ -441,60 +447,60 @@ def test_each_ending_says_its_format(tmp_path: Path) -> None:
     assert (tmp_path / "a.CSV").read_bytes() == (tmp_path / "a.csv").read_bytes()
 
 
-def test_parquet_has_each_name_once(tmp_path: Path) -> None:
+def test_parquet_column_names_are_unique(tmp_path: Path) -> None:
     write_answer(pa.table([[1], [2]], ["x", "x"]), tmp_path / "a.parquet")
     assert pq.read_table(tmp_path / "a.parquet").to_pydict() == {"x": [1], "x_2": [2]}
 
 
 @pytest.mark.parametrize("name", ["a", "a.json", "a.parquet.gz", ".csv", "-"])
-def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
-    with refused(errors.UsageError, "answer_ending") as caught:
+def test_unknown_ending_is_refused(tmp_path: Path, name: str) -> None:
+    with refused(errors.UsageError, "answer_ending") as error:
         check_goal(tmp_path / name, {})
-    assert all(ending in str(caught.value.hint) for ending in (".parquet", ".csv", ".jsonl"))
+    assert all(ending in str(error.value.hint) for ending in (".parquet", ".csv", ".jsonl"))
 
 
-def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
+def test_unwritable_path_is_refused_early(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
-    for path, about in (("no/a.csv", "does not exist"), ("folder.csv", "it is a folder")):
-        with refused(errors.StorageError, "answer_not_written", about):
+    for path, message in (("no/a.csv", "does not exist"), ("folder.csv", "it is a folder")):
+        with refused(errors.StorageError, "answer_not_written", message):
             check_goal(tmp_path / path, {})
     check_goal(tmp_path / "a.csv", {})
     assert not (tmp_path / "no").exists()
 
 
-def stops_after_half(error: BaseException) -> Callable[..., Iterator[str]]:
-    def pieces(*_: object, **__: object) -> Iterator[str]:
+def fail_after_half(error: BaseException) -> Callable[..., Iterator[str]]:
+    def chunks(*_: object, **__: object) -> Iterator[str]:
         yield "half"
         raise error
 
-    return pieces
+    return chunks
 
 
-def test_a_full_disk_leaves_what_stood_there(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    goal = tmp_path / "a.csv"
-    goal.write_text("old")
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(writing, "text_of", stops_after_half(full))
-    with pytest.raises(errors.StorageError, match="No space left") as caught:
-        write_answer(every_type(), goal)
-    assert caught.value.exit_code == 6
-    monkeypatch.setattr(writing, "text_of", stops_after_half(KeyboardInterrupt()))
+def test_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+    disk_full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(writing, "text_of", fail_after_half(disk_full))
+    with pytest.raises(errors.StorageError, match="No space left") as error:
+        write_answer(every_type(), path)
+    assert error.value.exit_code == 6
+    monkeypatch.setattr(writing, "text_of", fail_after_half(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        write_answer(every_type(), goal)
-    assert goal.read_text() == "old"
+        write_answer(every_type(), path)
+    assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.csv"]
 
 
-def test_a_file_keeps_its_rights_and_a_link_its_goal(tmp_path: Path) -> None:
-    goal, link = tmp_path / "kept" / "a.csv", tmp_path / "b.csv"
-    goal.parent.mkdir()
-    goal.write_text("old")
-    goal.chmod(0o640)
-    link.symlink_to(goal)
+def test_write_keeps_file_mode_and_symlink(tmp_path: Path) -> None:
+    target, link = tmp_path / "kept" / "a.csv", tmp_path / "b.csv"
+    target.parent.mkdir()
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
     write_answer(pa.table({"a": [1]}), link)
     assert link.is_symlink()
-    assert goal.read_text() == "a\n1\n"
-    assert stat.S_IMODE(goal.stat().st_mode) == 0o640
+    assert target.read_text() == "a\n1\n"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
     before = os.umask(0o027)
     try:
         write_answer(pa.table({"a": [1]}), tmp_path / "new.csv")
@@ -503,14 +509,14 @@ def test_a_file_keeps_its_rights_and_a_link_its_goal(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new.csv").stat().st_mode) == 0o640
 
 
-def test_a_type_that_parquet_lacks_is_told(tmp_path: Path) -> None:
+def test_type_unsupported_by_parquet_is_refused(tmp_path: Path) -> None:
     table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
     with refused(errors.UnsupportedError, "answer_type"):
         write_answer(table, tmp_path / "a.parquet")
     assert os.listdir(tmp_path) == []
 
 
-def test_no_reader_sees_a_part_of_a_file_that_two_write(tmp_path: Path) -> None:
+def test_readers_never_see_a_partial_file(tmp_path: Path) -> None:
     path, texts = tmp_path / "a.prom", ["a" * 200_000, "b" * 10]
     write_whole(path, texts[0])
 
@@ -522,7 +528,7 @@ def test_no_reader_sees_a_part_of_a_file_that_two_write(tmp_path: Path) -> None:
         return {path.read_text() for _ in range(600)}
 
     with ThreadPoolExecutor(3) as pool:
-        seen = pool.submit(read)
+        contents = pool.submit(read)
         list(pool.map(write, texts))
-        assert seen.result() <= set(texts)
+        assert contents.result() <= set(texts)
     assert [file.name for file in tmp_path.iterdir()] == ["a.prom"]

@@ -1,4 +1,4 @@
-"""Sketches used for queries with other constants and forms, from the command line, and in Spark."""
+"""Sketches reused for queries with other constants and text, from the command line and in Spark."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ IMPLIED = "the query needs only rows that the sketch was captured for"
 
 
 @pytest.mark.slow
-def test_the_smallest_sketch_allowed_is_taken(captured: Cli) -> None:
+def test_the_smallest_usable_sketch_is_used(captured: Cli) -> None:
     ran = wide(captured, "few=4", "low=6")
     assert _reuse(ran)["query"] == "narrow"
     other = "also usable, but a smaller one was chosen"
@@ -118,13 +118,13 @@ def test_the_smallest_sketch_allowed_is_taken(captured: Cli) -> None:
     assert _reasons(ran)["narrow"].startswith("HAVING does not imply the condition")
 
 
-def test_the_values_of_the_file_use_the_querys_own_sketch(captured: Cli) -> None:
+def test_default_parameters_use_the_querys_sketch(captured: Cli) -> None:
     (result,) = wide(captured, "few=2").results
     assert (result["reuse"], result["sketches"][0]["ranges"]) == (None, [0, 1, 2])
 
 
 @pytest.mark.slow
-def test_none_serves_and_the_whole_table_is_read(captured: Cli) -> None:
+def test_without_a_usable_sketch_the_table_is_read(captured: Cli) -> None:
     ran = wide(captured, "few=1")
     assert ran.results[0]["sketches"] == []
     assert "(SELECT" not in ran.results[0]["sql"]
@@ -133,21 +133,21 @@ def test_none_serves_and_the_whole_table_is_read(captured: Cli) -> None:
         "HAVING does not imply the condition the sketch was captured for: `COUNT(*) >= 2`, but "
         "the query says `COUNT(*) >= 1`"
     )
-    said = "query `wide` runs without a sketch, because no stored sketch can be used"
-    assert ran.document["warnings"] == [said]
+    warning = "query `wide` runs without a sketch, because no stored sketch can be used"
+    assert ran.document["warnings"] == [warning]
     ran = captured("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
     assert ran.refusal == (4, "no_sketch_to_reuse")
 
 
-def test_a_query_never_captured_is_told(cli: Cli) -> None:
-    never = {"wide": "it has not been captured"}
-    assert _reasons(wide(cli, "few=3")) == never
+def test_reuse_reports_uncaptured_queries(cli: Cli) -> None:
+    uncaptured = {"wide": "it has not been captured"}
+    assert _reasons(wide(cli, "few=3")) == uncaptured
     cli.good("capture", "--query", "narrow")
-    assert _reasons(wide(cli, "few=3")) == {**never, "narrow": IMPLIED}
+    assert _reasons(wide(cli, "few=3")) == {**uncaptured, "narrow": IMPLIED}
 
 
 @pytest.mark.slow
-def test_sql_of_another_text_hits_the_same_query(captured: Cli) -> None:
+def test_equivalent_sql_reuses_the_sketch(captured: Cli) -> None:
     sql = "select avg(x) from t as z where note<>'none' and z.x>=5 group by g having count(*)>=3"
     ran = captured.good("rewrite", "--sql", sql)
     assert _reuse(ran)["query"] == "narrow"
@@ -172,13 +172,13 @@ def test_a_stale_sketch_is_maintained_first(captured: Cli) -> None:
     assert stale == {"wide": True, "narrow": False, "other": True}
 
 
-def test_another_writer_is_no_reason_to_stop(captured: Cli) -> None:
-    """Once the lock's error ended the run, although other sketches and the table were there."""
+def test_reuse_works_despite_a_held_lock(captured: Cli) -> None:
+    """Regression: the run failed with the lock's error instead of using other sketches."""
     _insert(captured, (7, 15, "l"))
     captured.good("maintain", "--query", "wide")
     wait = ("--lock-timeout", "0.1")
     with held_lock(captured.folder / ".impctl"):
-        # `narrow` is stale, `wide` can be used as it stands.
+        # `narrow` is stale, `wide` can be used as it is.
         ran = wide(captured, "few=3", more=wait)
         assert _reuse(ran)["query"] == "wide"
         assert _reasons(ran)["narrow"].startswith("it could not be maintained: ")
@@ -191,10 +191,10 @@ def test_another_writer_is_no_reason_to_stop(captured: Cli) -> None:
     assert _reuse(wide(captured, "few=3", more=wait))["query"] == "narrow"
 
 
-def test_a_definition_that_changed_is_left_alone(captured: Cli) -> None:
+def test_changed_definitions_are_not_reused(captured: Cli) -> None:
     captured.edit("few: 2", "few: 3")
-    told = {"wide": "it changed since the capture", "narrow": IMPLIED}
-    assert _reasons(wide(captured, "few=4")) == told
+    reasons = {"wide": "it changed since the capture", "narrow": IMPLIED}
+    assert _reasons(wide(captured, "few=4")) == reasons
 
 
 SUMS = """\
@@ -206,7 +206,7 @@ queries:
 """
 
 
-def test_safety_is_judged_for_the_new_constants(cli: Cli) -> None:
+def test_safety_is_checked_for_the_new_constants(cli: Cli) -> None:
     cli.edit("queries:\n", SUMS)
     _insert(cli, (0, -50, "neg"))
     cli.good("capture", "--query", "sums")
@@ -232,20 +232,20 @@ def test_safety_is_judged_for_the_new_constants(cli: Cli) -> None:
         (("--query", "unknown", "--param", "few=1"), "query_unknown"),
     ],
 )
-def test_wrong_wishes(cli: Cli, arguments: tuple[str, ...], code: str) -> None:
+def test_invalid_requests_are_refused(cli: Cli, arguments: tuple[str, ...], code: str) -> None:
     ran = cli("rewrite", *arguments)
     assert ran.refusal == (2, code)
     assert ran.error["hint"]
 
 
-def test_places_in_sql_given_on_the_command_line(cli: Cli) -> None:
+def test_errors_in_command_line_sql_have_a_location(cli: Cli) -> None:
     ran = cli("rewrite", "--sql", "SELECT g\nFROM t WHERE nope > 1")
     assert ran.code == 3
     assert ran.error["location"] == {"file": "--sql", "line": 2, "column": 14}
 
 
 @pytest.mark.slow
-def test_text_given_for_a_parameter_stays_text(captured: Cli) -> None:
+def test_text_parameters_are_escaped(captured: Cli) -> None:
     ran = wide(captured, "skipped=none' OR 1=1 --")
     assert _reuse(ran)["query"] is None
     assert "note <> 'none\\u0027 OR 1=1 --'\n" in ran.results[0]["sql"]
@@ -262,18 +262,18 @@ def test_text_given_for_a_parameter_stays_text(captured: Cli) -> None:
         ("note <>", "nota <>", "Column `nota` is unknown in query `wide`", 12),
     ],
 )
-def test_file_errors_have_a_place(cli: Cli, old: str, new: str, message: str, line: int) -> None:
+def test_file_errors_have_a_location(cli: Cli, old: str, new: str, message: str, line: int) -> None:
     cli.edit(old, new, 1)
     ran = cli("check", "--query", "wide")
     assert ran.code in (2, 3)
     assert message in ran.error["message"] + str(ran.error.get("problems", ""))
-    place = ran.error["location"]
-    assert place["line"] == line
+    location = ran.error["location"]
+    assert location["line"] == line
     if "nota" in new:
-        assert place["column"] == WORKLOAD.split("\n")[11].index("note") + 1
+        assert location["column"] == WORKLOAD.split("\n")[11].index("note") + 1
 
 
-def test_a_new_default_is_another_definition(captured: Cli) -> None:
+def test_new_default_changes_the_definition(captured: Cli) -> None:
     assert not captured.one("status", "--query", "wide")["stale"]
     captured.edit("skipped: none", "skipped: '5'")
     assert captured.one("status", "--query", "wide")["stale"]
@@ -281,17 +281,17 @@ def test_a_new_default_is_another_definition(captured: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli) -> None:
-    own = "    sketch: {t: g}\n  narrow"
-    cli.edit(own, f"    answer: true\n{own}")
+def test_materialized_result_is_not_reused_for_other_constants(cli: Cli) -> None:
+    sketch = "    sketch: {t: g}\n  narrow"
+    cli.edit(sketch, f"    answer: true\n{sketch}")
     cli.good("capture")
-    asked = ("query", "--sketch", "auto")
-    kept = cli.one(*asked, "--query", "wide")
-    assert (kept["by"], len(kept["rows"])) == ("state", 3)
-    ran = cli.one(*asked, "--query", "wide", "--param", "low=15")
+    command = ("query", "--sketch", "auto")
+    default = cli.one(*command, "--query", "wide")
+    assert (default["by"], len(default["rows"])) == ("state", 3)
+    ran = cli.one(*command, "--query", "wide", "--param", "low=15")
     assert (ran["reuse"]["query"], ran["rows"]) == ("wide", [[0, 2, 40], [3, 2, 40]])
     text = "SELECT g FROM t WHERE note <> 'none' AND x >= 15 GROUP BY g HAVING COUNT(*) >= 2"
-    assert cli.one(*asked, "--sql", text)["rows"] == [[0], [3]]
+    assert cli.one(*command, "--sql", text)["rows"] == [[0], [3]]
 
 
 SPARK_WORKLOAD = """\
@@ -331,7 +331,7 @@ spark: {master: "local[2]"}
 """
 NAMES = ("plain", "it's", "a' OR 1=1 --", "\\", "\\' OR TRUE --", "${env:HOME}", "ünï\U0001f600",
          'say "x"', "line\nbreak", "%_", "")  # fmt: skip
-ASKED: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
+REQUESTS: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     ("having", ("low=10", "high=80", "few=5", "top=60"), "having"),
     ("having", ("high=95",), None),
     ("on_values", ("since=2024-01-10", "much=100.75"), "on_values"),
@@ -388,7 +388,7 @@ def ctx(spark_folder: Path) -> Iterator[Context]:
 
 
 def _check(ctx: Context, query: str | None, params: tuple[str, ...], sql: str | None) -> str | None:
-    """Whose sketch was used; the answers with and without it are compared, and hold something."""
+    """Check that results with and without a sketch are equal and not empty; return its query."""
     result = resolved(ctx, QueryRequest(query, params, sql))
     pruned = filters_of(ctx.tables, result.prepared, result.sketches, result.versions)
     with_sketch = rows_of(answer_table(ctx, result.prepared, result.versions, pruned))
@@ -399,36 +399,36 @@ def _check(ctx: Context, query: str | None, params: tuple[str, ...], sql: str | 
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("query", "params", "used"), ASKED)
-def test_with_a_sketch_as_without(
+@pytest.mark.parametrize(("query", "params", "used"), REQUESTS)
+def test_reused_sketches_do_not_change_results(
     ctx: Context, query: str, params: tuple[str, ...], used: str | None
 ) -> None:
     assert _check(ctx, query, params, None) == used
 
 
 @pytest.mark.spark
-def test_a_text_given_for_a_parameter_is_compared_as_text(ctx: Context, spark_folder: Path) -> None:
+def test_text_parameters_are_compared_as_text(ctx: Context, spark_folder: Path) -> None:
     requests = (QueryRequest("named", (f"name={name}",)) for name in NAMES)
-    texts = [written.sql for one in requests for written in rewrite(ctx, one).results]
+    texts = [rewritten.sql for one in requests for rewritten in rewrite(ctx, one).results]
     rows = DeltaTable(str(spark_folder / "t")).to_pyarrow_table()
     view = ctx.spark().createDataFrame(rows.select(["name", "day"]))
     names, days = (rows.column(name).to_pylist() for name in ("name", "day"))
     for name, result in zip(NAMES, answers_of(ctx, texts, {"t": view}), strict=True):
-        wanted = Counter(day for value, day in zip(names, days, strict=True) if value == name)
-        assert dict(result) == wanted
+        expected = Counter(day for value, day in zip(names, days, strict=True) if value == name)
+        assert dict(result) == expected
 
 
 @pytest.mark.spark
-def test_other_texts_and_queries_of_the_command_line(ctx: Context) -> None:
+def test_command_line_sql_reuses_sketches(ctx: Context) -> None:
     sql = "select g, sum(v) w, max(d) m from t as z where d < 100e0 and g is not null group by g"
     assert _check(ctx, None, (), f"{sql} order by w desc, g limit 2") == "best"
     assert _check(ctx, None, (), f"{sql} order by w, g limit 2") is None
 
 
 @pytest.mark.spark
-def test_after_a_change_the_sketch_is_maintained_first(ctx: Context, spark_folder: Path) -> None:
+def test_reused_sketch_is_maintained_after_a_change(ctx: Context, spark_folder: Path) -> None:
     write_deltalake(DeltaTable(str(spark_folder / "t")), _rows(2, 200), mode="append")
-    for name, params, used in ASKED:
+    for name, params, used in REQUESTS:
         if used is not None:
             assert _check(ctx, name, params, None) == used
 
@@ -441,16 +441,16 @@ AGING = {
         "SELECT name, SUM(x) AS s FROM t JOIN u ON t.g = u.g GROUP BY name HAVING SUM(x) > 60"
     ),
 }
-T = pa.table(
+AGING_T = pa.table(
     {"g": pa.array([0, 0, 1, 3, 3, 5, 7, 9, None], pa.int64()),
      "x": pa.array([5, 35, 9, 15, 25, 8, 50, 3, 25], pa.int64())}
 )  # fmt: skip
-U = pa.table({"g": pa.array([0, 1, 3, 5, 7, 9], pa.int64()), "name": list("aabbcc")})
+AGING_U = pa.table({"g": pa.array([0, 1, 3, 5, 7, 9], pa.int64()), "name": list("aabbcc")})
 
 
 @pytest.fixture
 def aging(made_once: MadeOnce, spark: Any) -> Iterator[Context]:
-    """Captured at version 0; then rows come, change and go, and a sketch is stored for each."""
+    """Captured at version 0, then changed several times, with a sketch for each version."""
     with open_context(Settings(made_once.folder("aging", age) / "w.yaml")) as result:
         yield result
 
@@ -461,7 +461,7 @@ def age(folder: Path) -> None:
     }
     ranges = {"t": {"g": {"boundaries": [2, 4, 6, 8]}}}
     workload = {"partitions": ranges, "queries": queries, "spark": {"master": "local[2]"}}
-    settings = Settings(write_files(folder, workload, t=T, u=U))
+    settings = Settings(write_files(folder, workload, t=AGING_T, u=AGING_U))
     with open_context(settings) as result:
         assert not capture(result, None).failures
     t = str(folder / "t")
@@ -478,7 +478,8 @@ def age(folder: Path) -> None:
 
 def append(path: str, rows: list[tuple[int, int]]) -> None:
     table = pa.table(
-        {name: [row[at] for row in rows] for at, name in enumerate("gx")}, schema=T.schema
+        {name: [row[index] for row in rows] for index, name in enumerate("gx")},
+        schema=AGING_T.schema,
     )
     write_deltalake(path, table, mode="append")
 
@@ -486,7 +487,7 @@ def append(path: str, rows: list[tuple[int, int]]) -> None:
 def answers_of(
     ctx: Context, texts: Sequence[str], views: Mapping[str, Any]
 ) -> list[list[tuple[Any, ...]]]:
-    """The answers of texts with the same columns, by one statement of Spark."""
+    """The results of SQL texts with the same columns, by one Spark statement."""
     numbered = (
         f"SELECT {number} AS text, * FROM (\n{text}\n)" for number, text in enumerate(texts)
     )
@@ -497,10 +498,10 @@ def answers_of(
     return result
 
 
-def plainly(
+def spark_rows(
     aging: Context, texts: Iterable[tuple[str, Mapping[str, int]]]
 ) -> list[list[tuple[Any, ...]]]:
-    """The answers of texts in Spark, each over the rows that the tables had at its versions."""
+    """The results of SQL texts in Spark over full tables, each at its versions."""
     schemas = {"t": "g BIGINT, x BIGINT", "u": "g BIGINT, name STRING"}
     views: dict[str, Any] = {}
     named = []
@@ -511,53 +512,71 @@ def plainly(
                 rows = pa.table(DeltaTable(path, version=version).scan())
                 view = aging.spark().createDataFrame(rows, schemas[table])
                 views[f"{table}_{version}"] = view
-        tables = ", ".join(f"{t} AS (SELECT * FROM {t}_{at})" for t, at in versions.items())
+        tables = ", ".join(f"{t} AS (SELECT * FROM {t}_{number})" for t, number in versions.items())
         named.append(f"WITH {tables} {sql}")
     return answers_of(aging, named, views)
 
 
 @pytest.mark.spark
-def test_every_version_answers_as_it_was(aging: Context) -> None:
+def test_past_versions_give_their_results(aging: Context) -> None:
     sql = AGING["joined"]
     with Store.open(aging.store_path, create=False) as store:
-        kept = [one.versions for one in store.kept("joined")]
-    assert len(kept) == len({tuple(result.items()) for result in kept}) >= 7
-    got, texts = [], []
-    for versions in kept:
+        versions_of_sketches = [one.versions for one in store.kept("joined")]
+    assert (
+        len(versions_of_sketches)
+        == len({tuple(result.items()) for result in versions_of_sketches})
+        >= 7
+    )
+    results, texts = [], []
+    for versions in versions_of_sketches:
         request = QueryRequest("joined", at=versions)
         with open_context(aging.settings) as run:
             (result,) = query(run, request, AnsweredBy.SPARK).results
         with open_context(aging.settings) as run:
             (text,) = rewrite(run, replace(request, sketch=SketchPolicy.ALWAYS)).results
         assert result.versions == text.versions == versions
-        got.append(result.rows)
+        results.append(result.rows)
         texts.append(text.sql)
     assert any(text != sql for text in texts)
-    answers = plainly(aging, zip([sql] * len(kept) + texts, kept * 2, strict=True))
-    for versions, rows, wanted, through in zip(
-        kept, got, answers[: len(kept)], answers[len(kept) :], strict=True
+    answers = spark_rows(
+        aging, zip([sql] * len(versions_of_sketches) + texts, versions_of_sketches * 2, strict=True)
+    )
+    for versions, rows, expected, rewritten in zip(
+        versions_of_sketches,
+        results,
+        answers[: len(versions_of_sketches)],
+        answers[len(versions_of_sketches) :],
+        strict=True,
     ):
-        assert same_rows(rows, wanted), versions
-        assert same_rows(through, wanted), versions
-    assert len({tuple(sorted(map(repr, wanted))) for wanted in answers[: len(kept)]}) >= 4
+        assert same_rows(rows, expected), versions
+        assert same_rows(rewritten, expected), versions
+    assert (
+        len(
+            {
+                tuple(sorted(map(repr, expected)))
+                for expected in answers[: len(versions_of_sketches)]
+            }
+        )
+        >= 4
+    )
 
 
 @pytest.mark.spark
-def test_a_frame_of_an_older_version(aging: Context) -> None:
+def test_dataframe_of_an_older_version(aging: Context) -> None:
     with open_context(aging.settings) as run:
         frame, _ = dataframe(run, QueryRequest("grouped", at=1))
     rows = [tuple(row) for row in frame.collect()]
-    (wanted,) = plainly(aging, [(AGING["grouped"], {"t": 1})])
-    assert same_rows(rows, wanted)
+    (expected,) = spark_rows(aging, [(AGING["grouped"], {"t": 1})])
+    assert same_rows(rows, expected)
 
 
 @pytest.mark.spark
-def test_files_that_were_vacuumed(aging: Context) -> None:
+def test_vacuumed_version_is_refused(aging: Context) -> None:
     table = DeltaTable(aging.workload.tables["t"].path)
     table.vacuum(0, enforce_retention_duration=False, dry_run=False)
-    with open_context(aging.settings) as run, pytest.raises(ImpctlError) as caught:
+    with open_context(aging.settings) as run, pytest.raises(ImpctlError) as error:
         query(run, QueryRequest("grouped", at=4), AnsweredBy.SPARK)
-    assert (caught.value.exit_code, caught.value.code) == (7, "data_files_gone")
+    assert (error.value.exit_code, error.value.code) == (7, "data_files_gone")
 
 
 REACH = (
@@ -615,7 +634,7 @@ def _by_sqlite(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("above", OTHERS)
-def test_another_query_over_the_same_recursion_is_answered(recursive: Cli, above: str) -> None:
+def test_query_with_the_same_recursion_reuses_its_sketch(recursive: Cli, above: str) -> None:
     sql = REACH.format(r="q", cost=3) + above
     links = list(LINKS)
     for more in ([], [(1, 50, 2)], [(50, 45, 1), (29, 3, 0)]):
@@ -625,21 +644,21 @@ def test_another_query_over_the_same_recursion_is_answered(recursive: Cli, above
         result = recursive.one("query", "--sql", sql)
         assert result["reuse"]["query"] == "reach"
         assert result["reuse"]["reason"] == "it holds all rows that the same recursion needs"
-        # A query that shares no recursion is not spoken of.
+        # Queries without this recursion are not listed.
         assert [entry["query"] for entry in result["reuse"]["candidates"]] == ["reach"]
         assert sorted(result["rows"], key=str) == _by_sqlite(sql, links)
         assert result["files_kept"] > 0
         assert set(result["versions"]) == {"links", *(["nodes"] if "nodes" in above else [])}
-    written = recursive.one("rewrite", "--sql", sql)
-    assert "src" in written["sql"].split("UNION")[0].replace("src = 1", "")
-    assert _by_sqlite(written["sql"], links) == _by_sqlite(sql, links)
+    rewritten = recursive.one("rewrite", "--sql", sql)
+    assert "src" in rewritten["sql"].split("UNION")[0].replace("src = 1", "")
+    assert _by_sqlite(rewritten["sql"], links) == _by_sqlite(sql, links)
 
 
-def test_other_constants_inside_are_told(recursive: Cli) -> None:
+def test_other_constants_in_the_recursion_are_refused(recursive: Cli) -> None:
     ran = recursive.good("query", "--sql", REACH.format(r="q", cost=4) + "SELECT COUNT(*) FROM q")
     assert _reuse(ran)["query"] is None
-    why = "the constants inside WITH RECURSIVE differ, which changes what it derives"
-    assert _reasons(ran) == {"reach": why}
+    reason = "the constants inside WITH RECURSIVE differ, which changes what it derives"
+    assert _reasons(ran) == {"reach": reason}
 
 
 QUERIES = {
@@ -652,44 +671,44 @@ QUERIES = {
         "SELECT t, COUNT(*) AS c FROM v JOIN links ON src = x GROUP BY t HAVING COUNT(*) > 1"
     ),
 }
-ENDS = ("src", "dst")
+LINK_COLUMNS = ("src", "dst")
 PAIRS = [(1, 2), (2, 3), (3, 1), (30, 31), (31, 32), (40, 41), (2, 5), (1, 7)]
 
 
 @pytest.fixture
-def with_rows(cli_of: CliOf) -> Cli:
-    said = {"sketch": {"links": "src"}, "policy": "incremental"}
-    queries = {name: {"sql": sql, **said} for name, sql in QUERIES.items()}
+def values_cli(cli_of: CliOf) -> Cli:
+    settings = {"sketch": {"links": "src"}, "policy": "incremental"}
+    queries = {name: {"sql": sql, **settings} for name, sql in QUERIES.items()}
     partitions = {"links": {"src": {"boundaries": [2, 10, 20, 31, 40]}}}
-    return cli_of({"partitions": partitions, "queries": queries}, links=_table(ENDS, PAIRS))
+    return cli_of({"partitions": partitions, "queries": queries}, links=_table(LINK_COLUMNS, PAIRS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
-def test_it_is_kept_as_others_are(with_rows: Cli, query: str) -> None:
-    with_rows.good("capture", "--query", query)
+def test_queries_with_values_are_maintained(values_cli: Cli, query: str) -> None:
+    values_cli.good("capture", "--query", query)
     links = list(PAIRS)
-    for came, gone in (([(32, 33), (2, 9)], None), ([], (2, 3)), ([(41, 1)], (1, 2))):
-        if came:
-            with_rows.append("links", _table(ENDS, came))
-        if gone is not None:
-            with_rows.table("links").delete(f"src = {gone[0]} AND dst = {gone[1]}")
-        links = [link for link in links + came if link != gone]
-        assert with_rows.one("maintain", "--query", query)["action"] == "exact"
-        wanted = _by_sqlite(QUERIES[query], links, ENDS)
-        result = with_rows.one("query", "--query", query, "--by", "engine")
-        assert sorted(result["rows"], key=str) == wanted
-        written = with_rows.one("rewrite", "--query", query)["sql"]
-        assert _by_sqlite(re.sub(r"(\d)L\b", r"\1", written), links, ENDS) == wanted
+    for inserted, deleted in (([(32, 33), (2, 9)], None), ([], (2, 3)), ([(41, 1)], (1, 2))):
+        if inserted:
+            values_cli.append("links", _table(LINK_COLUMNS, inserted))
+        if deleted is not None:
+            values_cli.table("links").delete(f"src = {deleted[0]} AND dst = {deleted[1]}")
+        links = [link for link in links + inserted if link != deleted]
+        assert values_cli.one("maintain", "--query", query)["action"] == "exact"
+        expected = _by_sqlite(QUERIES[query], links, LINK_COLUMNS)
+        result = values_cli.one("query", "--query", query, "--by", "engine")
+        assert sorted(result["rows"], key=str) == expected
+        rewritten = values_cli.one("rewrite", "--query", query)["sql"]
+        assert _by_sqlite(re.sub(r"(\d)L\b", r"\1", rewritten), links, LINK_COLUMNS) == expected
 
 
 @pytest.mark.spark
-def test_spark_reads_them_alike(with_rows: Cli, spark: Any) -> None:
-    with_rows.good("capture")
+def test_spark_agrees_on_queries_with_values(values_cli: Cli, spark: Any) -> None:
+    values_cli.good("capture")
     for name, sql in QUERIES.items():
-        result = with_rows.one("query", "--query", name, "--by", "spark")
-        assert sorted(result["rows"], key=str) == _by_sqlite(sql, PAIRS, ENDS)
-    assert with_rows.good("verify").document["ok"]
+        result = values_cli.one("query", "--query", name, "--by", "spark")
+        assert sorted(result["rows"], key=str) == _by_sqlite(sql, PAIRS, LINK_COLUMNS)
+    assert values_cli.good("verify").document["ok"]
 
 
 REFUSED_WORKLOAD = """\
@@ -723,7 +742,7 @@ store: .impctl
 
 
 class _StartedError(Exception):
-    """Spark was asked for."""
+    """Spark was requested."""
 
 
 @pytest.fixture
@@ -735,7 +754,7 @@ def refusing_cli(cli_of: CliOf, monkeypatch: Any) -> Cli:
 @pytest.mark.slow
 @pytest.mark.parametrize(("query", "line"), [("set", 9), ("plain", 17)])
 @pytest.mark.parametrize("command", ["query", "rewrite", "explain"])
-def test_it_fails_as_check_does(refusing_cli: Cli, query: str, line: int, command: str) -> None:
+def test_commands_fail_like_check(refusing_cli: Cli, query: str, line: int, command: str) -> None:
     checked = refusing_cli("check", "--query", query)
     ran = refusing_cli(command, "--query", query)
     assert checked.refusal == ran.refusal == (3, "query_unsupported")
@@ -744,10 +763,10 @@ def test_it_fails_as_check_does(refusing_cli: Cli, query: str, line: int, comman
         assert ran.error[part] == checked.error[part]
 
 
-def test_a_bag_that_impctl_does_not_read_is_handed_to_spark(refusing_cli: Cli) -> None:
+def test_unsupported_union_all_recursion_runs_in_spark(refusing_cli: Cli) -> None:
     checked = refusing_cli.one("check", "--query", "bag")
     assert checked["supported"] is False
-    # It is told where, here as everywhere.
+    # The location is reported by all commands.
     assert checked["place"] == refusing_cli("explain", "--query", "bag").error["location"]
     assert checked["place"]["line"] == 24
     assert "_StartedError" in refusing_cli("query", "--query", "bag").error["message"]
@@ -780,25 +799,25 @@ def unused(cli_of: CliOf) -> Cli:
 
 
 @pytest.mark.spark
-def test_spark_runs_what_uses_none_of_them(unused: Cli, spark: Any) -> None:
+def test_spark_runs_queries_with_unused_recursions(unused: Cli, spark: Any) -> None:
     for number in range(len(UNUSED)):
         result = unused.one("query", "--query", f"q{number}", "--by", "spark", "--sketch", "never")
         assert (result["by"], sorted(result["rows"])) == ("spark", [[2], [3]])
 
 
-def test_the_text_is_for_others_all_the_same(unused: Cli) -> None:
+def test_rewritten_unused_recursion_is_not_for_spark(unused: Cli) -> None:
     unused.good("capture", "--query", "q0")
     assert unused.one("rewrite", "--query", "q0")["runs_on_spark"] is False
 
 
-def test_a_sketch_of_a_table_that_only_these_name(unused: Cli) -> None:
+def test_sketch_of_an_unused_table_is_refused(unused: Cli) -> None:
     ran = unused("capture", "--query", "wished")
     error = ran.document["error"] or ran.results[0]["error"]
     assert error["code"] == "sketch_table_unused"
     assert error["message"].endswith("`links`, which only an unused WITH entry names")
 
 
-def test_a_bag_that_nothing_uses_is_no_matter() -> None:
+def test_unused_union_all_recursion_is_ignored() -> None:
     query = read_net(
         "WITH RECURSIVE u(n) AS (SELECT dst FROM links UNION ALL SELECT n + 1 FROM u WHERE n < 9) "
         "SELECT n FROM nodes"
@@ -808,7 +827,7 @@ def test_a_bag_that_nothing_uses_is_no_matter() -> None:
     assert not is_for_others(query)
 
 
-def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli) -> None:
+def test_recursion_that_keeps_only_best_rows_is_warned_of(unused: Cli) -> None:
     best = (
         "WITH RECURSIVE r(n, k) AS (SELECT dst, 1 FROM links WHERE src = 1 UNION "
         "SELECT l.dst, r.k + 1 FROM r JOIN links l ON r.n = l.src) "
@@ -820,6 +839,8 @@ def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli) -> Non
     workload = {"tables": ["links"], "partitions": partitions, "queries": queries}
     write_files(unused.folder, workload)
     unused.good("capture")
-    told = {q: unused.good("rewrite", "--query", q).document["warnings"] for q in ("best", "plain")}
-    assert "[best_rows_only]" in told["best"][-1]
-    assert not any("best_rows_only" in one for one in told["plain"])
+    warnings = {
+        q: unused.good("rewrite", "--query", q).document["warnings"] for q in ("best", "plain")
+    }
+    assert "[best_rows_only]" in warnings["best"][-1]
+    assert not any("best_rows_only" in one for one in warnings["plain"])

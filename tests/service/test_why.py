@@ -1,7 +1,7 @@
-"""`why`: what derives a row, and what would go without some rows, against DuckDB over these rows.
+"""`why`: source rows of a result row, and results that depend on some rows, checked by DuckDB.
 
-Rows that are told are put into tables of their own, over which DuckDB runs the query: it must give
-the row. Without rows, its answers over all tables and over the rest must differ by what was told.
+DuckDB runs the query over the reported source rows only, which must give the result row. For
+`--without`, its results over all rows and over the rest must differ by the reported changes.
 """
 
 import random
@@ -47,33 +47,35 @@ QUERIES = {
     "counted": "SELECT a, COUNT(*) AS c FROM links WHERE b IN (SELECT a FROM links) GROUP BY a",
     "groups": "SELECT a, SUM(w) AS s, COUNT(*) AS c FROM links GROUP BY a HAVING SUM(w) > 8",
 }
-OTHERS = {
+UNTRACED = {
     "few": "SELECT a, w FROM links ORDER BY w, a, b LIMIT 4",
     "apart": "SELECT s.a FROM seeds s WHERE NOT EXISTS (SELECT 1 FROM links l WHERE l.a = s.a)",
 }
-"""Not traced to rows; what would go without rows can be told of them all the same."""
+"""Queries that support `--without`, but not `--row`."""
 NODES = 30
 SCHEMA = {"links": ("a", "b", "w"), "seeds": ("a",)}
 
 Tables = Mapping[str, Sequence[tuple[Any, ...]]]
 
 
-def some_tables(rng: random.Random) -> Tables:
-    def some_node() -> int | None:
+def random_tables(rng: random.Random) -> Tables:
+    def random_node() -> int | None:
         return rng.randrange(NODES) if rng.random() > 0.03 else None
 
-    links = [(some_node(), some_node(), rng.randrange(10)) for _ in range(45)]
+    links = [(random_node(), random_node(), rng.randrange(10)) for _ in range(45)]
     links += [(1, 2, 0), (2, 3, 0)]
     links.sort(key=lambda row: (row[0] is None, row[0]))
     return {"links": [*links, links[3]], "seeds": [(node,) for node in rng.sample(range(NODES), 4)]}
 
 
-TABLES = some_tables(random.Random("why"))
+TABLES = random_tables(random.Random("why"))
 
 
 def arrow(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     names = enumerate(SCHEMA[table])
-    return pa.table({name: pa.array([row[at] for row in rows], pa.int64()) for at, name in names})
+    return pa.table(
+        {name: pa.array([row[index] for row in rows], pa.int64()) for index, name in names}
+    )
 
 
 def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
@@ -83,23 +85,23 @@ def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
         return Counter(connection.sql(sql).fetchall())
 
 
-def told_tables(result: Mapping[str, Any]) -> Tables:
-    """The rows told as tables of their own; what the query does not read is NULL."""
-    match: dict[str, list[tuple[Any, ...]]] = {}
+def reported_tables(result: Mapping[str, Any]) -> Tables:
+    """Tables of the reported rows; columns that the query does not read are NULL."""
+    tables: dict[str, list[tuple[Any, ...]]] = {}
     for entry in result["rows"]:
         names = SCHEMA[entry["table"]]
-        match.setdefault(entry["table"], []).append(tuple(entry["row"].get(n) for n in names))
-    return match
+        tables.setdefault(entry["table"], []).append(tuple(entry["row"].get(n) for n in names))
+    return tables
 
 
 def write_lake(folder: Path) -> None:
-    """Tables in several files each, and their queries."""
+    """Write tables of several files each, and the workload."""
     for name, rows in TABLES.items():
         path = str(folder / name)
         create_table(path, arrow(name, rows[:10]))
         for start in range(10, len(rows), 10):
             write_deltalake(path, arrow(name, rows[start : start + 10]), mode="append")
-    queries: dict[str, Any] = QUERIES | OTHERS
+    queries: dict[str, Any] = QUERIES | UNTRACED
     queries["witnesses"] = {"sql": QUERIES["witnesses"], "lineage": "witness"}
     boundaries = {"links": list(range(3, NODES, 3)), "seeds": [10, 20]}
     partitions = {name: {"a": {"boundaries": each}} for name, each in boundaries.items()}
@@ -113,7 +115,7 @@ def lake(cli_once: CliOnce) -> Cli:
 
 @pytest.fixture
 def captured(cli_once: CliOnce) -> Cli:
-    """The same with a sketch of each of `QUERIES`."""
+    """The workload with all of `QUERIES` captured."""
     names = [f"--query={name}" for name in QUERIES]
     return cli_once("why captured", write_lake, lambda cli: cli.captured(*names))
 
@@ -124,44 +126,44 @@ def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "most"), [("captured", 8), ("lake", 3)])
+@pytest.mark.parametrize(("fixture", "count"), [("captured", 8), ("lake", 3)])
 @pytest.mark.parametrize("name", QUERIES)
-def test_the_rows_told_give_the_row(
-    request: pytest.FixtureRequest, world: str, name: str, most: int
+def test_reported_rows_give_the_result_row(
+    request: pytest.FixtureRequest, fixture: str, name: str, count: int
 ) -> None:
-    """With and without a sketch, for so many rows of the answer."""
-    cli = request.getfixturevalue(world)
+    """With and without a sketch, for up to `count` result rows."""
+    cli = request.getfixturevalue(fixture)
     expected = answer(QUERIES[name], TABLES)
-    whole = cli.one("query", "--query", name, "--by", "engine")
-    assert Counter(map(tuple, whole["rows"])) == expected
-    for row in chosen(expected, most):
-        words = row_words(whole["columns"], row)
+    all_rows = cli.one("query", "--query", name, "--by", "engine")
+    assert Counter(map(tuple, all_rows["rows"])) == expected
+    for row in choose_rows(expected, count):
+        words = row_words(all_rows["columns"], row)
         result = cli.one("why", "--query", name, *words)
         assert tuple(result["row"].values()) == row
-        told = told_tables(result)
-        assert row in answer(QUERIES[name], told)
-        for table, rows in told.items():
-            read = [at for at, value in enumerate(rows[0]) if value is not None]
-            there = {tuple(one[at] for at in read) for one in TABLES[table]}
-            assert {tuple(one[at] for at in read) for one in rows} <= there
+        reported = reported_tables(result)
+        assert row in answer(QUERIES[name], reported)
+        for table, rows in reported.items():
+            columns = [index for index, value in enumerate(rows[0]) if value is not None]
+            stored = {tuple(one[index] for index in columns) for one in TABLES[table]}
+            assert {tuple(one[index] for index in columns) for one in rows} <= stored
         assert result["row_count"] == len(result["rows"]) <= result["lineage"]
         assert result["claim"] == ("group" if name in ("groups", "counted") else "smallest")
         if name == "groups":
-            assert answer(QUERIES[name], told)[row] == 1
+            assert answer(QUERIES[name], reported)[row] == 1
             assert len(result["rows"]) == row[2]
 
 
-def chosen(rows: Counter[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
-    """That many rows: with a NULL first, then those that occur most often."""
+def choose_rows(rows: Counter[tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
+    """Choose rows: those with NULL first, then the most frequent ones, and the last one."""
     ordered = sorted(rows, key=lambda row: (None not in row, -rows[row], repr(row)))
-    return ordered[: most - 1] + ordered[max(most - 1, len(ordered) - 1) :]
+    return ordered[: count - 1] + ordered[max(count - 1, len(ordered) - 1) :]
 
 
-def three(table: str, row: Sequence[Any]) -> bool:
+def has_weight_three(table: str, row: Sequence[Any]) -> bool:
     return table == "links" and row[2] == 3
 
 
-def several(table: str, row: Sequence[Any]) -> bool:
+def matches_several(table: str, row: Sequence[Any]) -> bool:
     if table == "seeds":
         return row[0] < 10
     return (row[0] is not None and row[0] > 20 and row[1] is not None) or row[2] < 2
@@ -171,46 +173,46 @@ def files_of(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for table in TABLES for path in (folder / table).rglob("*.*")}
 
 
-SEVERAL = ["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"]
+SEVERAL_CONDITIONS = ["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"]
 
 
 @pytest.mark.parametrize(
-    ("conditions", "gone", "every"),
+    ("conditions", "is_removed", "step"),
     [
-        pytest.param(["links: w = 3"], three, 1, marks=pytest.mark.slow),
-        pytest.param(SEVERAL, several, 1, marks=pytest.mark.slow),
-        (SEVERAL, several, 2),
+        pytest.param(["links: w = 3"], has_weight_three, 1, marks=pytest.mark.slow),
+        pytest.param(SEVERAL_CONDITIONS, matches_several, 1, marks=pytest.mark.slow),
+        (SEVERAL_CONDITIONS, matches_several, 2),
     ],
 )
-def test_what_goes_is_the_difference(
-    captured: Cli, conditions: list[str], gone: Any, every: int
+def test_without_reports_the_difference(
+    captured: Cli, conditions: list[str], is_removed: Any, step: int
 ) -> None:
     untouched = files_of(captured.folder)
-    for name, sql in list((QUERIES | OTHERS).items())[::every]:
+    for name, sql in list((QUERIES | UNTRACED).items())[::step]:
         read = {table for table in SCHEMA if f" {table}" in sql}
         words = [w for c in conditions if c.split(":")[0].lower() in read for w in ("--without", c)]
         if not words:
             continue
         rest = {
-            table: [row for row in rows if table not in read or not gone(table, row)]
+            table: [row for row in rows if table not in read or not is_removed(table, row)]
             for table, rows in TABLES.items()
         }
         before, after = answer(sql, TABLES), answer(sql, rest)
         result = captured.one("why", "--query", name, *words)
-        told: Counter[tuple[Any, ...]] = Counter()
+        reported: Counter[tuple[Any, ...]] = Counter()
         for change, copies, *row in result["rows"]:
-            told[tuple(row)] += copies if change == "insert" else -copies
+            reported[tuple(row)] += copies if change == "insert" else -copies
         signed = Counter(after)
         signed.subtract(before)
-        assert told == Counter({row: copies for row, copies in signed.items() if copies}), name
+        assert reported == Counter({row: copies for row, copies in signed.items() if copies}), name
     assert files_of(captured.folder) == untouched
 
 
 @pytest.mark.slow
-def test_what_a_sketch_leaves_out_is_not_read(tmp_path: Path, cli_of: CliOf) -> None:
-    """Two chains in files of their own; what is reached from one never leaves it."""
+def test_files_outside_the_sketch_are_not_read(tmp_path: Path, cli_of: CliOf) -> None:
+    """Two separate chains, one per file."""
     for start in (0, 100):
-        rows = [(at, at + 1, 0) for at in range(start, start + 20)]
+        rows = [(node, node + 1, 0) for node in range(start, start + 20)]
         write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
     create_table(str(tmp_path / "seeds"), arrow("seeds", [(5,)]))
     queries = {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}}
@@ -224,7 +226,7 @@ def test_what_a_sketch_leaves_out_is_not_read(tmp_path: Path, cli_of: CliOf) -> 
 
 @pytest.fixture
 def small(cli_once: CliOnce) -> Cli:
-    """Groups of which the sketch has one; the other lies in both files, of which one is read."""
+    """The sketch covers one of two small groups; rows of the other are in both files."""
     return cli_once("why of small groups", write_small, Cli.captured)
 
 
@@ -241,18 +243,18 @@ def write_small(folder: Path) -> None:
     write_files(folder, {"tables": ["links"], "partitions": ranges, "queries": queries})
 
 
-def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
+def test_incomplete_groups_are_not_reported(small: Cli) -> None:
     result = small.one("why", "--query", "few", "--row", "c=1")
     assert (result["row"], result["files_kept"]) == ({"a": 1, "c": 1}, 1)
 
 
-def test_what_would_come_is_looked_for_outside_the_sketch(small: Cli) -> None:
+def test_inserted_rows_are_found_outside_the_sketch(small: Cli) -> None:
     result = small.one("why", "--query", "few", "--without", "w = 1")
     assert (result["rows"], result["files_kept"]) == ([["insert", 1, 2, 1]], 2)
 
 
-def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
-    """It has the row with the largest value alone, and the group has two."""
+def test_witness_sketch_is_not_used(small: Cli) -> None:
+    """The sketch covers only the row with the largest value, but the group has two rows."""
     assert small.one("query", "--query", "best", "--by", "engine")["row_count"] == 3
     result = small.one("why", "--query", "best", "--row", "a=2")
     assert sorted(entry["row"]["w"] for entry in result["rows"]) == [1, 7]
@@ -273,7 +275,7 @@ def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
         (("some", "--without", "a IN (SELECT a FROM links)"), "where_unread", 2),
     ],
 )
-def test_refusals_are_named(lake: Cli, words: Words, code: str, exit_code: int) -> None:
+def test_refusals_have_codes_and_hints(lake: Cli, words: Words, code: str, exit_code: int) -> None:
     ran = lake("why", "--query", *words)
     assert ran.refusal == (exit_code, code)
     assert ran.error["hint"]
@@ -281,7 +283,7 @@ def test_refusals_are_named(lake: Cli, words: Words, code: str, exit_code: int) 
         assert ran.error["location"]["line"] == 1
 
 
-def test_a_program_asks_the_same(captured: Cli) -> None:
+def test_python_interface_gives_the_same(captured: Cli) -> None:
     with impctl.open(captured.workload) as opened:
         row = next(row for row in answer(QUERIES["groups"], TABLES) if row[0] is not None)
         why = opened.why("groups", row={"a": row[0]})
@@ -293,14 +295,14 @@ def test_a_program_asks_the_same(captured: Cli) -> None:
             opened.why("groups", row={"a": 10**6})
 
 
-def test_infinity_has_its_words(cli_of: CliOf) -> None:
+def test_infinity_can_be_written_in_several_forms(cli_of: CliOf) -> None:
     numbers = pa.table({"a": [1, 2, 3], "x": [float("inf"), float("-inf"), 1.5]})
     cli = cli_of({"queries": {"q": "SELECT a, x FROM t WHERE a > 0"}}, t=numbers).captured()
-    said = {1: ("Infinity", "inf", "+INF"), 2: ("-Infinity", "-inf")}
-    for a, words in said.items():
+    spellings = {1: ("Infinity", "inf", "+INF"), 2: ("-Infinity", "-inf")}
+    for a, words in spellings.items():
         for word in words:
-            match = cli.one("why", "--row", f"x={word}")
-            assert match["rows"][0]["row"] == {"a": a, "x": words[0]}
+            reported = cli.one("why", "--row", f"x={word}")
+            assert reported["rows"][0]["row"] == {"a": a, "x": words[0]}
         assert f"x={words[0]}" in cli.text("why", "--row", f"x={words[0]}")
         with impctl.open(cli.workload) as workload:
             result = workload.why("q", row={"x": float(words[0])})
@@ -308,7 +310,7 @@ def test_infinity_has_its_words(cli_of: CliOf) -> None:
         assert result.rows[0].row["x"] == float(words[0])
 
 
-def test_rows_shown_are_limited(lake: Cli) -> None:
+def test_limit_applies_to_shown_rows(lake: Cli) -> None:
     row = max(answer(QUERIES["groups"], TABLES), key=lambda row: row[2])
     words = row_words(("a", "s", "c"), row)
     result = lake.one("why", "--query", "groups", *words, "--limit", "1")
