@@ -408,21 +408,15 @@ def _run(seed: int, tally: _Tally) -> None:
         for candidate in (sketches, _widened(rng, sketches, partitions)):
             sketches = evened(core.root, model, candidate)
             pairs = [
-                (requested_access, captured_access)
-                for requested_access, captured_access in verdict.accesses.items()
-                if captured_access in sketches
+                (target, source)
+                for target, source in verdict.accesses.items()
+                if source in sketches
             ]
             instances = instances_of(
                 requested.root,
                 trial.tables,
-                {
-                    requested_access: partitions[captured_access]
-                    for requested_access, captured_access in pairs
-                },
-                {
-                    requested_access: sketches[captured_access]
-                    for requested_access, captured_access in pairs
-                },
+                {target: partitions[source] for target, source in pairs},
+                {target: sketches[source] for target, source in pairs},
             )
             tally.compared += 1
             expected = bag(evaluate(requested.root, trial.tables))
@@ -647,7 +641,7 @@ IMPLIED_PAIRS = listed("implied", "follows")
 
 OTHER_PAIRS = [
     *listed("implied", "differs"),
-    *((captured, asked) for asked, captured in IMPLIED_PAIRS if asked != captured),
+    *((stronger, weaker) for weaker, stronger in IMPLIED_PAIRS if weaker != stronger),
 ]
 
 

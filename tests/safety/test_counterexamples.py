@@ -1,4 +1,4 @@
-"""Queries and data on which an unsafe sketch gives a wrong answer, each refused for that reason."""
+"""Queries and data on which an unsafe sketch gives a wrong result, each refused for that reason."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _type_of(values: Sequence[Value]) -> SqlType:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads decimals too, which have a tag."""
+    """Also loads decimals, which have a tag."""
 
 
 _Loader.add_constructor("!decimal", lambda loader, node: Decimal(loader.construct_scalar(node)))

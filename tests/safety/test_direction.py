@@ -246,34 +246,24 @@ def check_claims(
     counts: Counter[str] = Counter()
     for seed in cases:
         rng = Random(seed)
-        random_expression = kind(rng, rng.choice((LONG, DOUBLE, DOUBLE, DATE)))
+        source = kind(rng, rng.choice((LONG, DOUBLE, DOUBLE, DATE)))
         expr, predicate = (
-            random_expression.value(rng.choice((1, 1, 2))),
-            random_expression.predicate(rng.choice((0, 1, 1))),
+            source.value(rng.choice((1, 1, 2))),
+            source.predicate(rng.choice((0, 1, 1))),
         )
-        relation, signs = (
-            direction(expr, random_expression.columns),
-            signs_of(expr, random_expression.columns.signs),
-        )
-        is_preserved = find_objection(predicate, random_expression.columns) is None
+        relation, signs = direction(expr, source.columns), signs_of(expr, source.columns.signs)
+        is_preserved = find_objection(predicate, source.columns) is None
         counts[relation] += 1
         counts["preserved"] += is_preserved
-        for sketch, table in random_expression.pairs(40):
-            context: Any = (
-                seed,
-                expr,
-                random_expression.relations,
-                random_expression.signs,
-                sketch,
-                table,
-            )
+        for sketch, table in source.pairs(40):
+            details: Any = (seed, expr, source.relations, source.signs, sketch, table)
             one, other = value_or_failure(expr, sketch), value_or_failure(expr, table)
             if ReferenceFailure not in (one, other):
-                assert satisfies_relation(one, other, relation), context  # type: ignore[arg-type]  # no failure
-                assert satisfies_signs(one, signs), context  # type: ignore[arg-type]  # no failure
+                assert satisfies_relation(one, other, relation), details  # type: ignore[arg-type]  # no failure
+                assert satisfies_signs(one, signs), details  # type: ignore[arg-type]  # no failure
             if is_preserved and value_or_failure(predicate, table) is not ReferenceFailure:
                 holds = value_or_failure(predicate, sketch) is True
-                assert not holds or is_true(predicate, table), (predicate, context)
+                assert not holds or is_true(predicate, table), (predicate, details)
     return counts
 
 

@@ -496,23 +496,23 @@ def test_carried_verdict_keeps_its_choice() -> None:
 def test_unsafe_result_lineage_is_refused_with_a_reason(name: str) -> None:
     example = EXAMPLES[name]
     query = read_net(example.sql)
-    query_for_result = replace(query, root=for_answer(query.root))
-    assert is_for_answer(query_for_result.root)
-    verdict = check_safety(query_for_result, BY_REGION, ())
+    marked = replace(query, root=for_answer(query.root))
+    assert is_for_answer(marked.root)
+    verdict = check_safety(marked, BY_REGION, ())
     assert not verdict.safe
     assert example.reason in verdict.reason
-    assert for_all(query_for_result.root) == query.root
+    assert for_all(marked.root) == query.root
     for wanted in ({}, {"links": "region"}):
         with pytest.raises(UnsafeSketchError, match="not safe") as error:
-            choose_attributes(query_for_result, {"links": ["region"], "nodes": []}, (), wanted)
+            choose_attributes(marked, {"links": ["region"], "nodes": []}, (), wanted)
         assert "`lineage: all`" in str(error.value.hint)
 
 
 def test_useless_hints_are_not_given() -> None:
     query = read_net(REACHED + "SELECT n, rand() AS x FROM r WHERE n > 1")
-    query_for_result = replace(query, root=for_answer(query.root))
+    marked = replace(query, root=for_answer(query.root))
     with pytest.raises(UnsafeSketchError) as error:
-        choose_attributes(query_for_result, {"links": ["region"]}, (), {})
+        choose_attributes(marked, {"links": ["region"]}, (), {})
     assert "lineage" not in str(error.value.hint)
 
 
@@ -534,15 +534,13 @@ ALLOWED = {
 def test_queries_safe_over_part_of_a_table_are_safe(name: str) -> None:
     query = read_net(ALLOWED[name])
     for plan in (for_answer(apply_rules(query.root)), for_answer(core_of(query.root))):
-        query_for_result = replace(query, root=plan)
-        verdict = check_safety(query_for_result, BY_REGION, ())
+        marked = replace(query, root=plan)
+        verdict = check_safety(marked, BY_REGION, ())
         assert verdict.safe, verdict.reason
         nodes = list(plan.walk())
-        states = states_of(verdict, query_for_result, BY_REGION)
-        fixpoint_states = [s for n, s in zip(nodes, states, strict=True) if isinstance(n, Fixpoint)]
-        assert [state.status for state in fixpoint_states] == [Status.CONTAINED] * len(
-            fixpoint_states
-        )
+        states = states_of(verdict, marked, BY_REGION)
+        of_fixpoints = [s for n, s in zip(nodes, states, strict=True) if isinstance(n, Fixpoint)]
+        assert [state.status for state in of_fixpoints] == [Status.CONTAINED] * len(of_fixpoints)
         assert not any(
             isinstance(nodes[position], Fixpoint) for position in verdict.barrier_positions
         )
@@ -550,8 +548,8 @@ def test_queries_safe_over_part_of_a_table_are_safe(name: str) -> None:
 
 def test_fixpoint_without_a_sketch_stays_exact() -> None:
     query = read_net(REACHED + "SELECT k.n FROM nodes k WHERE k.n NOT IN (SELECT n FROM r)")
-    query_for_result = replace(query, root=for_answer(query.root))
-    verdict = check_safety(query_for_result, {"nodes#1": "kind"}, ())
+    marked = replace(query, root=for_answer(query.root))
+    verdict = check_safety(marked, {"nodes#1": "kind"}, ())
     assert verdict.safe, verdict.reason
 
 

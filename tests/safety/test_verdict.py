@@ -47,7 +47,7 @@ def fact(column: str, kind: FactKind, source: FactSource = FactSource.STATISTICS
 
 
 def verdict_of(sql: str, *facts: Fact, **columns: str) -> Verdict:
-    """`t="p"` sketches every access of t on p; `t2="p"` only its second."""
+    """`t="p"` sketches the first access of t on p; `t2="p"` the second."""
     query = parse_query(sql, CATALOG)
     sketched = {}
     for key, column in columns.items():

@@ -375,7 +375,7 @@ def test_at_least_raises_file_probabilities(spans: FileSpans) -> None:
     assert (at_least.likely.sum(), at_least.low.sum()) == (FILES / 2, 0)
 
 
-def test_as_good_within_a_tenth_of_the_bytes(spans: FileSpans) -> None:
+def test_ten_percent_more_bytes_are_as_good(spans: FileSpans) -> None:
     half = files_left(spans, np.repeat([1.0, 0.0], RANGES // 2), 1)
     sizes = np.where(np.arange(FILES) < FILES // 2, 1.0, 1000.0)
     assert half.is_as_good_as(half.likely / 1.05, sizes)
