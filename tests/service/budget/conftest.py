@@ -1,4 +1,4 @@
-"""Whatever is chosen, read, and kept again under a budget is so without Spark."""
+"""Under a budget, state is chosen, read and restored without Spark."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from impctl.service.context import OwnSession
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = AssertionError("Spark was asked for")
-    monkeypatch.setattr(OwnSession, "open", Mock(side_effect=asked))
+    error = AssertionError("Spark was asked for")
+    monkeypatch.setattr(OwnSession, "open", Mock(side_effect=error))

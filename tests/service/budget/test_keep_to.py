@@ -1,4 +1,4 @@
-"""Under a budget sides of joins are read, kept again, and read: sketches stay those of all kept."""
+"""Under a budget, join sides switch between stored and read without changing any sketch."""
 
 from __future__ import annotations
 
@@ -40,34 +40,34 @@ from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, writ
 
 
 def read_pieces(folder: Path, name: str) -> list[str]:
-    """The sides of joins and the groupings that are read from the tables."""
+    """The join sides and groupings that are read from the tables."""
     return stored(folder, name).state_meta.get("from_files", [])
 
 
 def stored_pieces(folder: Path, name: str) -> set[str]:
-    """All of which the store has rows."""
-    with Store.open(folder / ".impctl", create=False) as held:
-        return {run.arrangement for run in held.run_refs(name)}
+    """The pieces of state with rows in the store."""
+    with Store.open(folder / ".impctl", create=False) as store:
+        return {run.arrangement for run in store.run_refs(name)}
 
 
 def ranges(folder: Path, name: str) -> dict[str, set[int]]:
     return fragments_by_access(stored(folder, name))
 
 
-def assert_alike(folder: Path, names: Iterable[str], twin: str = "{}_kept") -> None:
-    """Each query and its twin, whose state is kept, have the same sketches of the same versions."""
+def assert_alike(folder: Path, names: Iterable[str], twin_name: str = "{}_kept") -> None:
+    """Each query has the same sketches at the same versions as its twin with stored state."""
     for name in names:
-        one, other = stored(folder, name), stored(folder, twin.format(name))
-        assert one.versions == other.versions
-        assert fragments_by_access(one) == fragments_by_access(other), name
-        assert one.state_meta.get("unsure") == other.state_meta.get("unsure")
+        sketch, twin = stored(folder, name), stored(folder, twin_name.format(name))
+        assert sketch.versions == twin.versions
+        assert fragments_by_access(sketch) == fragments_by_access(twin), name
+        assert sketch.state_meta.get("unsure") == twin.state_meta.get("unsure")
 
 
-def describe(folder: Path, name: str, **said: Any) -> None:
-    held = stored(folder, name)
-    record = run_record("exact", versions=held.versions)
-    meta = {**held.state_meta, **said}
-    commit = MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
+def describe(folder: Path, name: str, **changes: Any) -> None:
+    before = stored(folder, name)
+    record = run_record("exact", versions=before.versions)
+    meta = {**before.state_meta, **changes}
+    commit = MaintainCommit(name, before.generation, before.pins, record, state_meta=meta)
     with Store.open(folder / ".impctl") as store, store.lock(10, "a test"):
         store.commit_maintain(commit)
 
@@ -77,9 +77,9 @@ NAMES = (*FEW, "self", "computed")
 
 
 def write_pairs(folder: Path, names: Iterable[str], queries: Mapping[str, str] = QUERIES) -> Path:
-    asked = [(name, queries[name], "auto") for name in names]
+    automatic = [(name, queries[name], "auto") for name in names]
     pinned = [(f"{name}_kept", queries[name], "index") for name in names]
-    return write_workload(folder, [*asked, *pinned])
+    return write_workload(folder, [*automatic, *pinned])
 
 
 @pytest.fixture
@@ -88,53 +88,55 @@ def captured(cli_once: CliOnce) -> Cli:
 
 
 def state_bytes(folder: Path, names: tuple[str, ...]) -> int:
-    with Store.open(folder / ".impctl", create=False) as held:
-        return sum(run.bytes for name in names for run in held.run_refs(name))
+    with Store.open(folder / ".impctl", create=False) as store:
+        return sum(run.bytes for name in names for run in store.run_refs(name))
 
 
 @pytest.mark.parametrize("names", [FEW, pytest.param(NAMES, marks=pytest.mark.slow)])
-def test_state_goes_and_comes_back_and_no_sketch_notices(
+def test_reading_and_keeping_state_changes_no_sketch(
     cli_once: CliOnce, names: tuple[str, ...]
 ) -> None:
     cli = cli_once(f"{len(names)} pairs", lambda to: write_pairs(to, names), Cli.captured)
     folder = cli.folder
-    whole = state_bytes(folder, names)
+    full_size = state_bytes(folder, names)
     rng = random.Random(7)
     change(folder, rng, 0)
-    (said,) = [t for t in cli.warnings("maintain", "--disk", "0") if "more than its budget" in t]
-    assert said.endswith("[budget_exceeded]")
+    (warning,) = [
+        text for text in cli.warnings("maintain", "--disk", "0") if "more than its budget" in text
+    ]
+    assert warning.endswith("[budget_exceeded]")
     for name in names:
         read = read_pieces(folder, name)
         assert read
         assert not read_pieces(folder, f"{name}_kept")
-        # Their rows are gone from the store, not only from its description.
+        # Their rows are removed from the store, not only from its metadata.
         assert not set(read) & stored_pieces(folder, name)
     assert_alike(folder, names)
     change(folder, rng, 1)
     assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
     assert_alike(folder, names)
-    # Without a budget what was chosen stays; with one that has room, captures keep all again.
+    # Without a budget the choice stays; under a large one a capture stores everything again.
     assert all(read_pieces(folder, name) for name in names)
     cli.good("capture", "--disk", "1GB")
-    assert state_bytes(folder, names) > whole // 2
+    assert state_bytes(folder, names) > full_size // 2
     change(folder, rng, 4)
     cli.good("maintain", "--disk", "1GB")
     assert_alike(folder, names)
 
 
-def say(cli: Cli, text: str) -> None:
+def append_line(cli: Cli, text: str) -> None:
     cli.workload.write_text(cli.workload.read_text() + text + "\n")
 
 
 @pytest.mark.slow
-def test_a_budget_in_the_file_holds_and_a_flag_wins(
+def test_flag_overrides_the_budget_in_the_file(
     tmp_path: Path, capsys: Capsys, monkeypatch: MonkeyPatch
 ) -> None:
-    """From the first capture on, and for queries that are versions behind, at these versions."""
-    # How often tables change here goes by how quick the machine is.
+    """Also from the first capture on, and for queries that are some versions behind."""
+    # The change rates measured here depend on the machine's speed.
     monkeypatch.setattr(choice, "is_worth", lambda *_, **__: True)
     cli = Cli(capsys, write_pairs(tmp_path, FEW))
-    say(cli, "budget: {disk: 0}")
+    append_line(cli, "budget: {disk: 0}")
     cli.good("capture")
     assert all(read_pieces(tmp_path, name) for name in FEW)
     assert_alike(tmp_path, FEW)
@@ -150,7 +152,7 @@ def test_a_budget_in_the_file_holds_and_a_flag_wins(
     assert all(read_pieces(tmp_path, name) for name in FEW)
 
 
-def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) -> None:
+def test_conversions_are_recorded_but_are_not_maintenance(captured: Cli) -> None:
     folder = captured.folder
     before = stored(folder, "two").maintained_at
     change(folder, random.Random(1), 0)
@@ -165,19 +167,19 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
 
 
 @pytest.mark.slow
-def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
-    def planned(query: str, *words: str) -> list[dict[str, Any]]:
-        return captured.one("plan", "--query", query, *words)["state"]
+def test_plan_reports_state_modes_and_reasons(captured: Cli) -> None:
+    def planned(query: str, *flags: str) -> list[dict[str, Any]]:
+        return captured.one("plan", "--query", query, *flags)["state"]
 
     assert planned("two") == []
     least = planned("two", "--disk", "0")
-    pieces = {one["name"]: (one["mode"], one["now"]) for one in least}
+    pieces = {piece["name"]: (piece["mode"], piece["now"]) for piece in least}
     assert pieces == dict.fromkeys(("join0.left", "join0.right", "aggregate0"), ("read", "kept"))
-    for one in least:
-        assert one["bytes"] < one["kept_bytes"]
-        assert one["reason"]
+    for piece in least:
+        assert piece["bytes"] < piece["kept_bytes"]
+        assert piece["reason"]
     pinned = planned("two_kept", "--disk", "0")
-    assert {(one["mode"], one["now"]) for one in pinned} == {("kept", "kept")}
+    assert {(piece["mode"], piece["now"]) for piece in pinned} == {("kept", "kept")}
     assert not read_pieces(captured.folder, "two")
 
 
@@ -185,33 +187,33 @@ KEPT_SIDES = {("index", "small enough to keep")}
 
 
 def explained(cli: Cli, name: str = "two") -> dict[str, tuple[str, str]]:
-    """How each side of the query's joins is found, and why."""
+    """The strategy and reason of each join side of the query."""
     entry = cli.one("explain", "--query", name)
     return {side["side"]: (side["strategy"], side["reason"]) for side in entry["joins"]}
 
 
 @pytest.mark.slow
-def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
-    """As it is stored, whatever a capture without the budget would choose; and ever after."""
+def test_explain_reports_sides_and_reasons(captured: Cli) -> None:
+    """It reports the stored strategy, not what a capture without a budget would choose."""
     assert set(explained(captured).values()) == KEPT_SIDES
     change(captured.folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "two")
-    result = explained(captured)
-    assert {strategy for strategy, _ in result.values()} == {"files"}
+    by_side = explained(captured)
+    assert {strategy for strategy, _ in by_side.values()} == {"files"}
     (tree,) = captured.one("explain", "--query", "two")["trees"]
     assert tree["reason"].startswith("possible, not chosen: a changed row joins")
     history = captured.one("status", "--query", "two")["runs"][0]["reason"]
-    for side, (_, reason) in result.items():
+    for side, (_, reason) in by_side.items():
         assert f"{side}: {reason}" in history
     change(captured.folder, random.Random(2), 1)
     captured.good("maintain", "--query", "two")
-    assert explained(captured) == result
+    assert explained(captured) == by_side
     text = captured.workload.read_text()
-    say(captured, "budget: {disk: 0}")
+    append_line(captured, "budget: {disk: 0}")
     captured.good("capture", "--query", "two")
-    again = explained(captured)
-    assert again.keys() == result.keys()
-    assert "as captured" not in {reason for _, reason in again.values()}
+    recaptured = explained(captured)
+    assert recaptured.keys() == by_side.keys()
+    assert "as captured" not in {reason for _, reason in recaptured.values()}
     captured.workload.write_text(text)
     captured.good("capture", "--query", "two")
     assert set(explained(captured).values()) == KEPT_SIDES
@@ -221,7 +223,7 @@ GONE, NO_LOG = HistoryGoneError("gone"), StorageError("no log")
 
 
 @pytest.mark.parametrize(
-    ("part", "error", "told"),
+    ("part", "error", "message"),
     [
         pytest.param(
             *((session, "transfer_state"), GONE, "does not change: gone"), id="a conversion"
@@ -231,14 +233,14 @@ GONE, NO_LOG = HistoryGoneError("gone"), StorageError("no log")
         ),
     ],
 )
-def test_a_failure_changes_no_query(
-    captured: Cli, monkeypatch: MonkeyPatch, part: Any, error: Exception, told: str
+def test_failure_changes_no_query(
+    captured: Cli, monkeypatch: MonkeyPatch, part: Any, error: Exception, message: str
 ) -> None:
     folder = captured.folder
     before = state_bytes(folder, FEW)
     monkeypatch.setattr(*part, Mock(side_effect=error))
     change(folder, random.Random(1), 0)
-    assert any(told in one for one in captured.warnings("maintain", "--disk", "0"))
+    assert any(message in warning for warning in captured.warnings("maintain", "--disk", "0"))
     assert not any(read_pieces(folder, name) for name in FEW)
     assert state_bytes(folder, FEW) >= before // 2
     assert_alike(folder, FEW)
@@ -251,24 +253,26 @@ def with_query_over(cli: Cli, table: str, sql: str) -> None:
     cli.good("capture", "--query", "other")
 
 
-def test_a_query_that_cannot_be_opened_fails_no_run_of_others(captured: Cli) -> None:
-    """Its table is gone: the state of the others is brought within the budget, its own counts."""
+def test_unopenable_query_does_not_fail_other_queries(captured: Cli) -> None:
+    """Its table is missing: its state counts, and the budget applies to the other queries."""
     folder = captured.folder
     create_table(str(folder / "far"), pa.table({"k": [1, 1, 2]}))
     sql = "SELECT k, COUNT(*) AS n FROM far GROUP BY k HAVING COUNT(*) > 1"
     with_query_over(captured, "far", sql)
-    whole = state_bytes(folder, ("other",))
+    size = state_bytes(folder, ("other",))
     (folder / "far").rename(folder / "away")
     change(folder, random.Random(1), 0)
     ran = captured.good("maintain", "--disk", "0", "--query", "two", "--query", "two_kept")
-    assert any("`other` does not change: Table `far`" in one for one in ran.document["warnings"])
+    assert any(
+        "`other` does not change: Table `far`" in warning for warning in ran.document["warnings"]
+    )
     assert {result["action"] for result in ran.results} == {"exact"}
     assert read_pieces(folder, "two")
-    assert state_bytes(folder, ("other",)) == whole > 0
+    assert state_bytes(folder, ("other",)) == size > 0
 
 
 @pytest.mark.slow
-def test_a_query_that_cannot_be_read_any_more_stops_no_capture_of_others(captured: Cli) -> None:
+def test_unreadable_query_does_not_stop_captures_of_others(captured: Cli) -> None:
     folder, path = captured.folder, captured.path("v")
     rows = captured.table("u").to_pyarrow_table()
     create_table(path, rows)
@@ -280,12 +284,12 @@ def test_a_query_that_cannot_be_read_any_more_stops_no_capture_of_others(capture
 
 
 @pytest.mark.parametrize("size", [0, 7, 999, 1_001, 708_400, 999_501, 1_000_000, 12_345_678_901])
-def test_what_is_said_to_be_enough_is(size: int) -> None:
-    said = enough_text(size)
-    assert size <= size_from(said) <= size * 1.01
+def test_suggested_size_is_enough(size: int) -> None:
+    text = enough_text(size)
+    assert size <= size_from(text) <= size * 1.01
 
 
-def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
+def test_capture_repairs_damaged_metadata(captured: Cli) -> None:
     folder = captured.folder
     describe(folder, "l", from_files=7)
     captured.good("capture", "--query", "l", "--disk", "0")
@@ -293,13 +297,13 @@ def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
+def test_distant_sides_stay_distant(captured: Cli) -> None:
     folder = captured.folder
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "l", "--query", "s")
     sides = read_pieces(folder, "l")
     assert sides
-    # Of either kind of side a filter is all that is kept.
+    # For both kinds of side only a filter is stored.
     describe(folder, "l", from_files=[], distant=sides)
     change(folder, random.Random(1), 1)
     captured.good("maintain", "--disk", "0", "--query", "s")
@@ -308,9 +312,11 @@ def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
 
 
 def write_pinned(folder: Path) -> Path:
-    ways = {"kept": "auto, state: keep", "least": "auto, state: least", "free": "auto"}
-    ways["twin"] = "index"
-    return write_workload(folder, [(name, QUERIES["two"], way) for name, way in ways.items()])
+    settings = {"kept": "auto, state: keep", "least": "auto, state: least", "free": "auto"}
+    settings["twin"] = "index"
+    return write_workload(
+        folder, [(name, QUERIES["two"], setting) for name, setting in settings.items()]
+    )
 
 
 @pytest.fixture
@@ -323,80 +329,84 @@ def captured_pins(cli_once: CliOnce) -> Cli:
     return cli_once("pinned", write_pinned, Cli.captured)
 
 
-def how_many(folder: Path, *names: str) -> tuple[int, ...]:
-    """How many of their two sides and one grouping these queries read."""
+def read_counts(folder: Path, *names: str) -> tuple[int, ...]:
+    """How many of its two sides and one grouping each query reads."""
     return tuple(len(read_pieces(folder, name)) for name in names)
 
 
 @pytest.mark.slow
-def test_the_word_of_the_file_holds_with_and_without_a_budget(captured_pins: Cli) -> None:
+def test_state_setting_applies_with_and_without_a_budget(captured_pins: Cli) -> None:
     folder = captured_pins.folder
-    assert how_many(folder, "kept", "least") == (0, 3)
+    assert read_counts(folder, "kept", "least") == (0, 3)
     rng = random.Random(1)
-    for turn, (words, free) in enumerate((([], 0), (["--disk", "0"], 3), (["--disk", "1GB"], 0))):
-        change(folder, rng, turn)
-        ran = captured_pins.good("maintain", *words)
+    for step, (flags, free_count) in enumerate(
+        (([], 0), (["--disk", "0"], 3), (["--disk", "1GB"], 0))
+    ):
+        change(folder, rng, step)
+        ran = captured_pins.good("maintain", *flags)
         assert {result["action"] for result in ran.results} == {"exact"}
-        assert how_many(folder, "kept", "least") == (0, 3)
-        if words != ["--disk", "1GB"]:
-            assert how_many(folder, "free") == (free,)
+        assert read_counts(folder, "kept", "least") == (0, 3)
+        if flags != ["--disk", "1GB"]:
+            assert read_counts(folder, "free") == (free_count,)
         assert_alike(folder, ("kept", "least", "free"), "twin")
 
 
-def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli) -> None:
+def test_capture_builds_the_requested_state(cli: Cli) -> None:
     cli.good("capture", "--disk", "0", "--query", "kept", "--query", "least")
-    assert how_many(cli.folder, "kept", "least") == (0, 3)
+    assert read_counts(cli.folder, "kept", "least") == (0, 3)
     for name in ("kept", "least"):
         runs = [run["action"] for run in cli.one("status", "--query", name)["runs"]]
         assert runs == ["capture"], "and not converted after it"
 
 
 @pytest.mark.slow
-def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured_pins: Cli) -> None:
-    """Without one it waits for a capture."""
+def test_changed_state_setting_applies_at_the_next_budgeted_run(captured_pins: Cli) -> None:
+    """Without a budget the change waits for a capture."""
     folder = captured_pins.folder
     captured_pins.edit("state: least", "state: keep")
     captured_pins.good("maintain")
-    assert how_many(folder, "least") == (3,)
+    assert read_counts(folder, "least") == (3,)
     ran = captured_pins.good("maintain", "--disk", "1GB")
     assert {result["action"] for result in ran.results} == {"none"}, "no capture is asked for"
-    assert how_many(folder, "least") == (0,)
+    assert read_counts(folder, "least") == (0,)
     captured_pins.edit("state: keep", "state: least")
     captured_pins.good("maintain", "--disk", "1GB")
-    assert how_many(folder, "kept", "least") == (3, 3)
+    assert read_counts(folder, "kept", "least") == (3, 3)
     change(folder, random.Random(1), 1)
     captured_pins.good("maintain")
     assert_alike(folder, ("kept", "least", "free"), "twin")
     captured_pins.edit("state: least", "state: keep")
     captured_pins.good("capture", "--query", "least")
-    assert how_many(folder, "least") == (0,)
+    assert read_counts(folder, "least") == (0,)
 
 
 RARE = "{path: PATH, changes: {every: 10d, rows: 10, deletes: 50%}}"
 
 
 @pytest.mark.slow
-def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli) -> None:
+def test_bound_impossible_within_the_budget_is_reported(cli: Cli) -> None:
     cli.edit("t: {path: t}", "t: " + RARE.replace("PATH", "t").replace("10d", "1h"))
     cli.edit("join: auto}", "join: auto, trigger: {fresh_within: 2ms}}")
-    (said,) = [t for t in cli.warnings("capture", "--disk", "0") if f"[{BOUND_IMPOSSIBLE}]" in t]
-    assert said in cli.warnings("plan", "--disk", "0")
-    assert said.startswith("query `free` may miss fresh_within 2ms: when ")
-    assert "of state for all queries it would take" in said
-    # Too seldom for it to pay, and yet it is kept again for the bound.
+    (warning,) = [
+        text for text in cli.warnings("capture", "--disk", "0") if f"[{BOUND_IMPOSSIBLE}]" in text
+    ]
+    assert warning in cli.warnings("plan", "--disk", "0")
+    assert warning.startswith("query `free` may miss fresh_within 2ms: when ")
+    assert "of state for all queries it would take" in warning
+    # Changes are too rare for stored state to pay off, but the bound requires it.
     cli.edit("every: 1h", "every: 10d")
     cli.edit("u: {path: u}", "u: " + RARE.replace("PATH", "u"))
-    assert not any(BOUND_IMPOSSIBLE in one for one in cli.warnings("maintain", "--disk", "1GB"))
-    assert how_many(cli.folder, "free") == (0,)
+    assert not any(BOUND_IMPOSSIBLE in line for line in cli.warnings("maintain", "--disk", "1GB"))
+    assert read_counts(cli.folder, "free") == (0,)
 
 
 @pytest.mark.slow
-def test_without_a_bound_what_does_not_pay_stays(cli: Cli) -> None:
+def test_unprofitable_conversion_is_not_made(cli: Cli) -> None:
     for name in ("t", "u"):
         cli.edit(f"{name}: {{path: {name}}}", f"{name}: " + RARE.replace("PATH", name))
     cli.good("capture", "--disk", "0", "--query", "free")
     cli.good("maintain", "--disk", "1GB", "--query", "free")
-    assert how_many(cli.folder, "free") == (3,)
+    assert read_counts(cli.folder, "free") == (3,)
 
 
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
@@ -421,61 +431,65 @@ def grow(folder: Path) -> None:
 SIDES = ("join0.left", "join0.right")
 
 
-def read_of_q(monkeypatch: MonkeyPatch, *sides: str) -> None:
-    """Have the choice read these sides of `q`, and keep all else."""
+def force_reading(monkeypatch: MonkeyPatch, *sides: str) -> None:
+    """Make the choice read these sides of `q` and store everything else."""
     target = {"q": StateTarget(sides)}
     monkeypatch.setattr(WeighedState, "wanted", lambda _, name: target.get(name, StateTarget()))
 
 
 @pytest.fixture
-def again(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
-    """A query, read at first and then kept again, beside one whose rows were always kept."""
+def kept_again(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
+    """A query whose sides were read and then stored again, and a twin whose sides stayed stored."""
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
 
     def write(folder: Path) -> None:
-        said = {"sql": SQL, "sketch": {"t": "g"}, "policy": "incremental"}
-        queries = {"q": {**said, "join": "auto"}, "twin": {**said, "join": "index"}}
+        settings = {"sql": SQL, "sketch": {"t": "g"}, "policy": "incremental"}
+        queries = {"q": {**settings, "join": "auto"}, "twin": {**settings, "join": "index"}}
         workload = {"partitions": {"t": {"g": {"boundaries": [2, 3, 4, 5]}}}, "queries": queries}
         write_files(folder, workload, t=left_rows(), u=right_rows())
 
-    def go_and_come_back(cli: Cli) -> None:
+    def read_and_keep(cli: Cli) -> None:
         cli.good("capture")
         for sides in (SIDES, ()):
-            read_of_q(monkeypatch, *sides)
+            force_reading(monkeypatch, *sides)
             grow(cli.folder)
             cli.good("maintain", "--disk", "0")
             assert tuple(read_pieces(cli.folder, "q")) == sides
 
-    cli = cli_once("kept again", write, go_and_come_back)
-    read_of_q(monkeypatch)
+    cli = cli_once("kept again", write, read_and_keep)
+    force_reading(monkeypatch)
     return cli
 
 
-def held(folder: Path, name: str) -> dict[str, int]:
-    """How many rows the joins' sides have in the store, by their weights."""
+def side_rows(folder: Path, name: str) -> dict[str, int]:
+    """The number of stored rows per join side, counted by weight."""
     with Store.open(folder / ".impctl", create=False) as store:
         runs = store.load_runs(name)
         weights = {s: [table_of(run)[0].column("weight") for _, run in runs[s]] for s in SIDES}
-    return {side: sum(pc.sum(each).as_py() for each in every) for side, every in weights.items()}
+    return {
+        side: sum(pc.sum(column).as_py() for column in columns) for side, columns in weights.items()
+    }
 
 
-def test_rows_that_never_find_a_partner_do_not_come_back(again: Cli) -> None:
-    folder = again.folder
-    assert held(folder, "q") == held(folder, "twin") == {"join0.left": 9, "join0.right": 9}
+def test_rows_that_can_never_join_are_not_stored(kept_again: Cli) -> None:
+    folder = kept_again.folder
+    assert (
+        side_rows(folder, "q") == side_rows(folder, "twin") == {"join0.left": 9, "join0.right": 9}
+    )
 
 
 @pytest.mark.slow
-def test_a_clock_moves_what_is_kept_again(again: Cli, monkeypatch: MonkeyPatch) -> None:
-    folder = again.folder
+def test_time_moves_restored_rows(kept_again: Cli, monkeypatch: MonkeyPatch) -> None:
+    folder = kept_again.folder
     for day in ("2026-01-25", "2026-02-05", "2026-02-15"):
         monkeypatch.setenv("IMPCTL_NOW", day)
-        for result in again.good("maintain").results:
+        for result in kept_again.good("maintain").results:
             assert result["action"] == "exact", result
         assert ranges(folder, "q") == ranges(folder, "twin"), day
 
 
 @pytest.mark.slow
-def test_sides_that_the_clock_moves_are_not_given_up(
+def test_time_dependent_sides_stay_stored(
     tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
@@ -490,38 +504,38 @@ def test_sides_that_the_clock_moves_are_not_given_up(
 
 
 @pytest.mark.parametrize("sides", [(), ("join0.left", "join0.right")])
-def test_a_table_in_place_of_another_is_not_read(
-    again: Cli, monkeypatch: MonkeyPatch, sides: tuple[str, ...]
+def test_replaced_table_is_not_read(
+    kept_again: Cli, monkeypatch: MonkeyPatch, sides: tuple[str, ...]
 ) -> None:
-    """A backup of another day stands there for a while, and rows of it are in no state after."""
-    folder = again.folder
-    document = json.loads(again.workload.read_text())
+    """A backup replaces the table for a while; none of its rows end up in any state."""
+    folder = kept_again.folder
+    document = json.loads(kept_again.workload.read_text())
     document["tables"]["v"] = {"path": "v"}
     sql = "SELECT t.g FROM t JOIN v ON t.k = v.k"
     document["queries"]["apart"] = {"sql": sql, "sketch": {"t": "g"}}
-    again.workload.write_text(json.dumps(document))
+    kept_again.workload.write_text(json.dumps(document))
     create_table(str(folder / "v"), right_rows())
-    again.good("capture", "--query", "apart")
-    read_of_q(monkeypatch, *SIDES)
+    kept_again.good("capture", "--query", "apart")
+    force_reading(monkeypatch, *SIDES)
     grow(folder)
-    again.good("maintain", "--disk", "0")
+    kept_again.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
     (folder / "u").rename(folder / "aside")
     create_table(str(folder / "u"), other)
     for table in ("u", "u", "u", "v"):
-        again.append(table, other)
-    read_of_q(monkeypatch, *sides)
-    again.good("maintain", "--disk", "0", "--query", "apart")
+        kept_again.append(table, other)
+    force_reading(monkeypatch, *sides)
+    kept_again.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(folder / "u")
     (folder / "aside").rename(folder / "u")
     assert read_pieces(folder, "q") == list(SIDES)
     grow(folder)
-    again.good("maintain")
+    kept_again.good("maintain")
     assert ranges(folder, "q") == ranges(folder, "twin")
-    read_of_q(monkeypatch)
+    force_reading(monkeypatch)
     grow(folder)
-    again.good("maintain", "--disk", "0")
-    assert held(folder, "q") == held(folder, "twin")
+    kept_again.good("maintain", "--disk", "0")
+    assert side_rows(folder, "q") == side_rows(folder, "twin")
 
 
 GROUPED = (
@@ -530,20 +544,20 @@ GROUPED = (
 
 
 def grouped_rows(first: int) -> pa.Table:
-    days = [dt.date(2026, 1, first + at) for at in range(8)]
+    days = [dt.date(2026, 1, first + offset) for offset in range(8)]
     groups = pa.array([1, 2, 3, 4, None, 1, 2, 3], pa.int64())
     return pa.table({"g": groups, "k": pa.array([0, 1, 2, None] * 2, pa.int64()), "d": days})
 
 
 @pytest.mark.slow
-def test_groups_stay_beside_sides(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
+def test_read_sides_keep_groups(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
-    said = {"sql": GROUPED, "sketch": {"t": "g"}, "policy": "strict"}
-    queries = {"q": {**said, "join": "files"}, "twin": {**said, "join": "index"}}
+    settings = {"sql": GROUPED, "sketch": {"t": "g"}, "policy": "strict"}
+    queries = {"q": {**settings, "join": "files"}, "twin": {**settings, "join": "index"}}
     workload = {"partitions": {"t": {"g": {"boundaries": [2, 3, 4]}}}, "queries": queries}
     u = pa.table({"k": pa.array([0, 1, None], pa.int64())})
     cli = cli_of(workload, t=grouped_rows(1), u=u).captured("--disk", "0")
-    match = set()
+    sketches = set()
     for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
         monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")
         cli.append("t", grouped_rows(first))
@@ -551,47 +565,47 @@ def test_groups_stay_beside_sides(tmp_path: Path, cli_of: CliOf, monkeypatch: Mo
         assert {result["action"] for result in ran.results} == {"exact"}
         assert read_pieces(tmp_path, "q") == list(SIDES)
         assert_alike(tmp_path, "q", "twin")
-        match.add(str(ranges(tmp_path, "q")))
-    assert len(match) > 1, "the clock moved something"
+        sketches.add(str(ranges(tmp_path, "q")))
+    assert len(sketches) > 1, "the clock moved something"
 
 
 @pytest.fixture
 def twins(tmp_path: Path, capsys: Capsys) -> Cli:
-    asked = [(name, QUERIES["two"], join) for name, join in (("two", "auto"), ("twin", "index"))]
-    return Cli(capsys, write_workload(tmp_path, asked))
+    queries = [(name, QUERIES["two"], join) for name, join in (("two", "auto"), ("twin", "index"))]
+    return Cli(capsys, write_workload(tmp_path, queries))
 
 
-def test_a_side_that_may_not_fit_is_read(twins: Cli) -> None:
+def test_side_too_large_is_read(twins: Cli) -> None:
     text = twins.workload.read_text()
-    say(twins, "budget: {memory: 50MB, disk: 1GB}")
+    append_line(twins, "budget: {memory: 50MB, disk: 1GB}")
     twins.good("capture")
-    # What the workload pins is kept all the same, and no choice under a budget builds the other.
-    assert how_many(twins.folder, "two", "twin") == (2, 0)
+    # A pinned side is stored anyway; no budget choice builds the other one.
+    assert read_counts(twins.folder, "two", "twin") == (2, 0)
     reasons = stored(twins.folder, "two").state_meta["side_reasons"]
-    of_sides = {reasons[side] for side in read_pieces(twins.folder, "two")}
-    assert of_sides == {"building it may need more memory than is available"}
+    side_reasons = {reasons[side] for side in read_pieces(twins.folder, "two")}
+    assert side_reasons == {"building it may need more memory than is available"}
     rng = random.Random(1)
-    for turn in range(2):
-        change(twins.folder, rng, turn)
+    for step in range(2):
+        change(twins.folder, rng, step)
         twins.good("maintain")
         assert ranges(twins.folder, "two") == ranges(twins.folder, "twin")
-    assert how_many(twins.folder, "two") == (2,)
-    # A flag wins over the file.
+    assert read_counts(twins.folder, "two") == (2,)
+    # A flag overrides the file.
     twins.workload.write_text(text + "budget: {memory: 50MB}\n")
     twins.good("capture", "--memory", "1GB")
-    assert how_many(twins.folder, "two") == (0,)
+    assert read_counts(twins.folder, "two") == (0,)
 
 
-def test_what_is_no_size_is_refused_with_its_place(twins: Cli) -> None:
-    """Memory may be a share of the machine's, too."""
+def test_invalid_size_is_refused_with_line(twins: Cli) -> None:
+    """Memory may also be a percentage of the machine's."""
     text = twins.workload.read_text()
-    for name, right, wrong in (
+    for name, valid, invalid in (
         ("disk", ("0", "1GB"), ("1XB", "-1", "many", "1.5.2GB", "9" * 400 + "TB", "25%")),
         ("memory", ("2GB", "25%", "100 %", "1"), ("0", "0%", "101%", "-5%", "1XB", "25%%")),
     ):
-        for given in (*right, *wrong):
-            twins.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
-            if given in right:
+        for size in (*valid, *invalid):
+            twins.workload.write_text(f"{text}budget: {{{name}: '{size}'}}\n")
+            if size in valid:
                 load_workload(twins.workload, {})
                 continue
             with pytest.raises(WorkloadError) as caught:
@@ -603,16 +617,16 @@ def test_what_is_no_size_is_refused_with_its_place(twins: Cli) -> None:
     assert twins("maintain", "--disk", "many").code == 2
 
 
-def test_the_run_comes_before_the_file(twins: Cli) -> None:
+def test_run_setting_overrides_file(twins: Cli) -> None:
     file = twins.workload
     assert memory_of(Settings(file), load_workload(file, {})) is None
-    say(twins, "budget: {memory: 25%}")
-    said = load_workload(file, {})
-    assert memory_of(Settings(file, memory=7), said) == 7
-    assert memory_of(Settings(file), said) == machine_memory() // 4
+    append_line(twins, "budget: {memory: 25%}")
+    loaded = load_workload(file, {})
+    assert memory_of(Settings(file, memory=7), loaded) == 7
+    assert memory_of(Settings(file), loaded) == machine_memory() // 4
 
 
-def test_what_fits_takes_no_more_than_there_is() -> None:
+def test_largest_side_fits_into_memory() -> None:
     assert largest_side(None) is None
     for memory in (0, 1, 49_999_999, 50_000_000):
         assert largest_side(memory) == 0
@@ -620,52 +634,54 @@ def test_what_fits_takes_no_more_than_there_is() -> None:
         assert memory - 4 <= 50_000_000 + 4 * largest_side(memory) <= memory
 
 
-def kept_after(monkeypatch: MonkeyPatch, over: int, sizes: dict[str, int], order: str) -> list[str]:
-    """The queries whose states are kept after these steps, the last of which is over by so much."""
+def kept_after(
+    monkeypatch: MonkeyPatch, excess: int, sizes: dict[str, int], order: str
+) -> list[str]:
+    """The queries cached after these uses, the last of which exceeds memory by `excess`."""
     monkeypatch.setattr(state_cache, "_forms", lambda *_: ())
-    held = [500] * (len(order) - 1) + [500 + over]
-    kept = StateCache(memory=500, held=lambda: held.pop(0))
+    memory_sizes = [500] * (len(order) - 1) + [500 + excess]
+    cache = StateCache(memory=500, held=lambda: memory_sizes.pop(0))
     for name in order:
         state = SimpleNamespace(state_bytes=partial(sizes.get, name))
-        taken: Any = SimpleNamespace(stored=SimpleNamespace(query=name, pins=()), maintained=state)
+        entry: Any = SimpleNamespace(stored=SimpleNamespace(query=name, pins=()), maintained=state)
         ctx: Any = SimpleNamespace(tables=None)
-        kept.keep(ctx, taken)
-    return sorted(kept._states)
+        cache.keep(ctx, entry)
+    return sorted(cache._states)
 
 
-def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: MonkeyPatch) -> None:
+def test_largest_states_per_use_are_dropped(monkeypatch: MonkeyPatch) -> None:
     sizes = {"a": 100, "b": 60, "c": 10}
-    # Used once each, the largest goes; used twice as often as its neighbour, that one does.
-    for over, order, kept in (
+    # With one use each, the largest is dropped; more uses protect a state.
+    for excess, order, expected in (
         *((0, "abc", "abc"), (1, "abc", "bc"), (1, "abac", "ac"), (100, "abc", "bc")),
         *((101, "abc", "c"), (10**9, "abc", ""), (-1, "abc", "abc")),
     ):
-        assert kept_after(monkeypatch, over, sizes, order) == list(kept), (over, order)
+        assert kept_after(monkeypatch, excess, sizes, order) == list(expected), (excess, order)
 
 
-def test_without_a_bound_nothing_is_measured() -> None:
-    kept = StateCache(held=Mock(side_effect=AssertionError("asked for what the process holds")))
-    kept._drop_to_memory()
+def test_no_limit_measures_nothing() -> None:
+    cache = StateCache(held=Mock(side_effect=AssertionError("asked for what the process holds")))
+    cache._drop_to_memory()
 
 
-def test_following_has_the_bound_of_its_run(twins: Cli, monkeypatch: MonkeyPatch) -> None:
-    class Told(Exception):
-        """What the states are bounded by."""
+def test_follow_uses_the_memory_limit(twins: Cli, monkeypatch: MonkeyPatch) -> None:
+    class MemoryPassed(Exception):
+        """Raised with the memory limit that the cache gets."""
 
-    def states(*, memory: int | None) -> StateCache:
-        raise Told(memory)
+    def record_memory(*, memory: int | None) -> StateCache:
+        raise MemoryPassed(memory)
 
-    monkeypatch.setattr(follow_case, "StateCache", states)
+    monkeypatch.setattr(follow_case, "StateCache", record_memory)
     unused: Any = {"batch_rows": None, "reporter": SilentReporter(), "stop": None, "show": None}
     for memory in (7, None):
         settings = Settings(twins.workload, memory=memory)
-        with pytest.raises(Told) as told:
+        with pytest.raises(MemoryPassed) as caught:
             follow_case.follow(settings, None, FollowRequest(), **unused)
-        assert told.value.args == (memory,)
+        assert caught.value.args == (memory,)
 
 
 REBUILT = {"padded", "groups", "merged", "left"}
-"""Queries in which no key narrows a piece that can be left out."""
+"""Queries with a removable piece that no key narrows."""
 
 
 @pytest.fixture
@@ -673,48 +689,53 @@ def others(tmp_path: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, write_pairs(tmp_path, OTHERS, OTHERS))
 
 
-def changed(cli: Cli, folder: Path, rng: random.Random, turn: int, *flags: str) -> None:
-    change(folder, rng, turn)
+def maintain_change(cli: Cli, folder: Path, rng: random.Random, step: int, *flags: str) -> None:
+    change(folder, rng, step)
     assert {result["action"] for result in cli.good("maintain", *flags).results} == {"exact"}
     assert_alike(folder, OTHERS)
 
 
 def modes(cli: Cli) -> dict[str, set[str]]:
-    results = cli.good("explain", *(f"--query={name}" for name in OTHERS)).results
-    return {one["query"]: {x["mode"] for x in (*one["joins"], *one["groups"])} for one in results}
+    entries = cli.good("explain", *(f"--query={name}" for name in OTHERS)).results
+    return {
+        entry["query"]: {piece["mode"] for piece in (*entry["joins"], *entry["groups"])}
+        for entry in entries
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("turns", "each"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.long)], ids=["few", "many"]
 )
-def test_sketches_stay_those_of_all_state_kept(others: Cli, turns: int, each: int) -> None:
+def test_sketches_equal_those_of_kept_state(others: Cli, turns: int, each: int) -> None:
     others.good("capture", "--disk", "1GB")
-    assert all(result == {"kept"} for result in modes(others).values())
-    free = others.workload.read_text()
-    texts = [free.replace("auto}", f"auto, state: {way}}}") for way in ("least", "keep")]
-    assert free not in texts
+    assert all(query_modes == {"kept"} for query_modes in modes(others).values())
+    unpinned = others.workload.read_text()
+    texts = [
+        unpinned.replace("auto}", f"auto, state: {setting}}}") for setting in ("least", "keep")
+    ]
+    assert unpinned not in texts
     rng = random.Random(5)
     for turn in range(turns):
         others.workload.write_text(texts[turn % 2])
-        changed(others, others.folder, rng, each * turn, "--disk", "1GB")
-        result = modes(others)
+        maintain_change(others, others.folder, rng, each * turn, "--disk", "1GB")
+        query_modes = modes(others)
         if turn % 2 == 0:
-            assert {name for name, each in result.items() if "rebuilt" in each} == REBUILT
-            assert all(each & {"read", "rebuilt"} for each in result.values()), result
+            assert {name for name, each in query_modes.items() if "rebuilt" in each} == REBUILT
+            assert all(each & {"read", "rebuilt"} for each in query_modes.values()), query_modes
         else:
-            assert all(each == {"kept"} for each in result.values()), result
-        for more in range(1, each):
-            changed(others, others.folder, rng, 2 * turn + more, "--disk", "1GB")
+            assert all(each == {"kept"} for each in query_modes.values()), query_modes
+        for extra in range(1, each):
+            maintain_change(others, others.folder, rng, 2 * turn + extra, "--disk", "1GB")
 
 
 @pytest.mark.slow
-def test_a_plan_tells_what_is_rebuilt(others: Cli) -> None:
-    asked = [f"--query={name}" for name in ("merged", "groups", "own")]
-    others.good("capture", "--disk", "0", *asked)
+def test_plan_reports_rebuilds(others: Cli) -> None:
+    queries = [f"--query={name}" for name in ("merged", "groups", "own")]
+    others.good("capture", "--disk", "0", *queries)
     change(others.folder, random.Random(3), 1)
-    plans = others.good("plan", "--disk", "0", *asked).results
-    pieces = [piece for one in plans for piece in one["state"]]
+    plans = others.good("plan", "--disk", "0", *queries).results
+    pieces = [piece for plan in plans for piece in plan["state"]]
     assert {"read", "rebuilt"} <= {piece["mode"] for piece in pieces}
     reasons = [piece["reason"] for piece in pieces if piece["mode"] == "rebuilt"]
     assert any("because it is rebuilt" in reason for reason in reasons), reasons

@@ -1,4 +1,4 @@
-"""`maintain --follow` in this process and beside others: lines, locks, signals, retries."""
+"""`maintain --follow` alone and beside other processes: lines, locks, signals, retries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import LockHeldError, StorageError
 from impctl.service.context import open_context
-from impctl.service.schedule import daemon as looking
+from impctl.service.schedule import daemon as daemon_module
 from impctl.service.schedule.daemon import Retries, TableWatch, _Following
 from impctl.service.settings import FollowRequest, Settings
 from impctl.store.store import Store
@@ -42,12 +42,12 @@ SQL = {
 
 
 def followed_text(many: str = "", other: str = ", maintain: eager") -> str:
-    """The workload, with more that is said of its queries."""
+    """The workload, with more settings of its queries."""
     ranges = "{g: {boundaries: [2, 4, 6]}}"
-    said = {"many": f"{{t: g}}{many}", "other": f"{{u: g}}{other}"}
+    settings_of = {"many": f"{{t: g}}{many}", "other": f"{{u: g}}{other}"}
     queries = "".join(
-        f'  {name}: {{sql: "{SQL[name]}", policy: incremental, sketch: {more}}}\n'
-        for name, more in said.items()
+        f'  {name}: {{sql: "{SQL[name]}", policy: incremental, sketch: {settings}}}\n'
+        for name, settings in settings_of.items()
     )
     head = "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
     return f"{head}partitions: {{t: {ranges}, u: {ranges}}}\nqueries:\n{queries}store: .impctl\n"
@@ -73,15 +73,15 @@ def sketch(store: Path, query: str) -> tuple[int, ...]:
     return tuple(stored(store.parent, query, store.name).sketches[0].ranges.ids)
 
 
-def is_right(workload: Path, *queries: str) -> bool:
-    """Whether the followed sketches are those that a capture in an empty store finds."""
+def is_fresh_capture(workload: Path, *queries: str) -> bool:
+    """Whether the followed sketches equal those of a capture into an empty store."""
     fresh = workload.parent / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     for query in queries:
         captured = impctl("capture", str(workload), "--query", query, "--store", str(fresh))
         assert captured["ok"], captured
-    own = workload.parent / ".impctl"
-    return all(sketch(own, query) == sketch(fresh, query) for query in queries)
+    store = workload.parent / ".impctl"
+    return all(sketch(store, query) == sketch(fresh, query) for query in queries)
 
 
 def run_of(line: dict[str, Any]) -> tuple[int, int]:
@@ -89,7 +89,7 @@ def run_of(line: dict[str, Any]) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
+def test_runs_print_lines_in_process(workload: Path) -> None:
     def react(line: dict[str, Any]) -> None:
         if line["run"]["number"] == 1:
             append(workload, "t", 5)
@@ -100,42 +100,42 @@ def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
             signal.raise_signal(signal.SIGTERM)
 
     append(workload, "t", 5)
-    code, (one, two, three) = followed(workload, react=react)
+    code, (first, second, third) = followed(workload, react=react)
     assert code == 0, "a service that was stopped"
-    assert (one["command"], one["ok"], one["schema_version"]) == ("maintain", True, 1)
-    assert [run_of(line) for line in (one, two, three)] == [(1, 0), (2, 0), (3, 0)]
-    (result,) = one["results"]
+    assert (first["command"], first["ok"], first["schema_version"]) == ("maintain", True, 1)
+    assert [run_of(line) for line in (first, second, third)] == [(1, 0), (2, 0), (3, 0)]
+    (result,) = first["results"]
     assert (result["query"], result["action"], result["changes"]) == ("many", "exact", 1)
-    assert two["results"][0]["added"] == [2]
-    # An eager query has a sketch for each version passed.
-    (result,) = three["results"]
+    assert second["results"][0]["added"] == [2]
+    # An eager query has a sketch for each version.
+    (result,) = third["results"]
     assert [step["versions"]["u"] for step in result["steps"]] == [1, 2]
-    assert is_right(workload, "many", "other")
+    assert is_fresh_capture(workload, "many", "other")
 
 
 @pytest.mark.slow
-def test_another_process_maintains_captures_and_replaces_the_store(workload: Path) -> None:
+def test_other_processes_may_maintain_capture_or_replace_store(workload: Path) -> None:
     options = ("--query", "many", "--pending-rows", "3", "--max-wait", "1h")
     with following(workload, *options) as process:
         append(workload, "t", 1, 1, 3)
         assert process.line()["results"][0]["changes"] == 3
-        # Two rows are too few for the follower; another process takes them in its place.
-        # It sleeps meanwhile, since to it a store that somebody opens may be one that has changed.
+        # Two rows are too few for the follower, so another process maintains them.
+        # The follower is stopped meanwhile: it may take an opened store for a changed one.
         process.process.send_signal(signal.SIGSTOP)
         append(workload, "t", 1, 5)
         ran = impctl("maintain", str(workload), "--query", "many")
         process.process.send_signal(signal.SIGCONT)
         assert ran["results"][0]["action"] == "exact"
         append(workload, "t", 5, 7, 7)
-        took_up_three(process)
-        assert is_right(workload, "many")
+        maintained_three(process)
+        assert is_fresh_capture(workload, "many")
         process.process.send_signal(signal.SIGSTOP)
         append(workload, "t", 7)
         assert impctl("capture", str(workload), "--query", "many")["ok"]
         process.process.send_signal(signal.SIGCONT)
         append(workload, "t", 9, 9, 9)
-        took_up_three(process)
-        assert is_right(workload, "many")
+        maintained_three(process)
+        assert is_fresh_capture(workload, "many")
         (workload.parent / ".impctl").rename(workload.parent / "away")
         assert impctl("capture", str(workload), "--query", "many")["ok"]
         append(workload, "t", 3, 3, 3)
@@ -144,35 +144,35 @@ def test_another_process_maintains_captures_and_replaces_the_store(workload: Pat
             line = process.line()  # it looked while there was no store
         assert [result["changes"] for result in line["results"]] == [3], line
         assert process.end() == 0
-    assert is_right(workload, "many")
+    assert is_fresh_capture(workload, "many")
 
 
-def took_up_three(process: Following) -> None:
+def maintained_three(process: Following) -> None:
     line = process.line()
     assert line["ok"], line
     assert [result["changes"] for result in line["results"]] == [3]
 
 
 @pytest.mark.slow
-def test_one_query_that_fails_does_not_stop_the_others(workload: Path) -> None:
+def test_failing_query_does_not_stop_others(workload: Path) -> None:
     with following(workload) as process:
-        without = pa.table({"g": pa.array([1], pa.int64())})
+        narrow = pa.table({"g": pa.array([1], pa.int64())})
         path = str(workload.parent / "u")
-        write_deltalake(path, without, mode="overwrite", schema_mode="overwrite")
+        write_deltalake(path, narrow, mode="overwrite", schema_mode="overwrite")
         line = process.line()
         assert (line["error"]["query"], line["error"]["code"]) == ("other", "column_unknown")
         assert line["run"]["retry_ms"] is None
-        assert process.is_silent(0.3), "what no later try can cure is not tried again and again"
+        assert process.is_silent(0.3), "a permanent error is not retried"
         append(workload, "t", 5, 5)
         line = process.line()
         assert [result["query"] for result in line["results"]] == ["many"]
         assert line["error"]["query"] == "other"
         assert process.end() == 0
-    assert is_right(workload, "many")
+    assert is_fresh_capture(workload, "many")
 
 
 @pytest.mark.slow
-def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
+def test_unreadable_table_is_reported_once(workload: Path) -> None:
     broken = workload.parent / "u" / "_delta_log" / f"{1:020d}.json"
     with following(workload) as process:
         append(workload, "t", 5)
@@ -186,18 +186,18 @@ def test_a_table_that_cannot_be_read_is_told_once(workload: Path) -> None:
         line = process.line()
         assert (line["ok"], line["results"][0]["query"]) == (True, "other")
         assert process.end() == 0
-    assert is_right(workload, "other")
+    assert is_fresh_capture(workload, "other")
 
 
 @pytest.mark.slow
-def test_a_query_that_is_put_off_holds_up_no_other(workload: Path) -> None:
+def test_postponed_query_delays_no_other(workload: Path) -> None:
     with following(workload) as process:
         append(workload, "u", 3)
         assert process.line()["ok"]
         process.process.send_signal(signal.SIGSTOP)
         append(workload, "u", 5)
         file = newest_file(workload.parent / "u")
-        away = file.rename(file.with_suffix(".away"))
+        moved = file.rename(file.with_suffix(".away"))
         file.symlink_to(file.name)  # to itself, which nobody can read
         process.process.send_signal(signal.SIGCONT)
         pause = 0.0
@@ -205,17 +205,17 @@ def test_a_query_that_is_put_off_holds_up_no_other(workload: Path) -> None:
             line = process.line()
             assert (line["error"]["query"], line["error"]["code"]) == ("other", "storage_failed")
             pause = line["run"]["retry_ms"]
-        # Long before its next try, and in spite of its table, the other query is maintained.
+        # The other query is maintained long before the next retry of the failing one.
         append(workload, "t", 5)
         line = process.line()
         assert (line["ok"], line["run"]["retry_ms"]) == (True, None)
         assert [result["query"] for result in line["results"]] == ["many"]
         file.unlink()
-        away.rename(file)
+        moved.rename(file)
         line = process.line()
         assert (line["ok"], [result["query"] for result in line["results"]]) == (True, ["other"])
         assert process.end() == 0
-    assert is_right(workload, "many", "other")
+    assert is_fresh_capture(workload, "many", "other")
 
 
 def newest_file(table: Path) -> Path:
@@ -224,7 +224,7 @@ def newest_file(table: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload: Path) -> None:
+def test_held_lock_is_retried_with_growing_pauses(workload: Path) -> None:
     with following(workload, "--lock-timeout", "0") as process:
         append(workload, "t", 5)
         assert process.line()["ok"]
@@ -234,7 +234,7 @@ def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload:
             assert {line["error"]["code"] for line in lines} == {"lock_held"}
             assert str(holder.pid) in lines[0]["error"]["message"]
             pauses = [line["run"]["retry_ms"] for line in lines]
-            # 30 ms doubled each time, by a factor between one half and one.
+            # 30 ms, doubled each time, times a random factor of 0.5 to 1.
             assert all(15 * 2**n <= pause <= 30 * 2**n for n, pause in enumerate(pauses))
         line = process.line()
         while not line["ok"]:
@@ -242,11 +242,11 @@ def test_a_lock_is_waited_for_with_growing_pauses_and_then_all_goes_on(workload:
         assert line["results"][0]["added"] == [2]
         assert process.end(signal.SIGINT) == 130
         assert process.line()["error"]["code"] == "interrupted"
-    assert is_right(workload, "many")
+    assert is_fresh_capture(workload, "many")
 
 
 @pytest.mark.slow
-def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workload: Path) -> None:
+def test_second_signal_aborts_the_run_cleanly(workload: Path) -> None:
     with following(workload) as process:
         append(workload, "t", 5)
         assert process.line()["ok"]
@@ -260,10 +260,10 @@ def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workloa
             assert process.end() == 0
             assert sketch(workload.parent / ".impctl", "many") == before
     assert impctl("maintain", str(workload), "--lock-timeout", "1")["ok"]
-    assert is_right(workload, "many")
+    assert is_fresh_capture(workload, "many")
 
 
-def test_a_changed_workload_file_ends_it(workload: Path) -> None:
+def test_changed_workload_file_ends_it(workload: Path) -> None:
     def react(line: dict[str, Any]) -> None:
         if line["run"]["number"] == 1:
             workload.touch()
@@ -279,7 +279,7 @@ def test_a_changed_workload_file_ends_it(workload: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path) -> None:
+def test_replaced_table_is_recaptured(workload: Path) -> None:
     folder = workload.parent
     with following(workload, "--query", "many", "--policy", "auto") as process:
         append(workload, "t", 5)
@@ -293,12 +293,12 @@ def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path) -> None:
             line = process.line()  # it looked while there was no table
         assert line["results"][0]["reason_code"] == "table_recreated"
         assert process.end() == 0
-    assert is_right(workload, "many")
+    assert is_fresh_capture(workload, "many")
     assert sketch(workload.parent / ".impctl", "many") == (3,)
 
 
 @pytest.mark.slow
-def test_it_ends_at_once_while_it_waits(workload: Path) -> None:
+def test_waiting_process_ends_at_once(workload: Path) -> None:
     with following(workload, "--interval", "1h") as process:
         append(workload, "t", 5)
         process.line()
@@ -306,7 +306,7 @@ def test_it_ends_at_once_while_it_waits(workload: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_ends_when_nobody_reads(workload: Path) -> None:
+def test_closed_output_ends_it(workload: Path) -> None:
     with following(workload) as process:
         process.process.stdout.close()
         append(workload, "t", 5)
@@ -331,7 +331,7 @@ def test_memory_does_not_grow(workload: Path) -> None:
                 sizes.append(resident(process.process.pid))
         assert process.end() == 0
     assert sizes[-1] - sizes[0] < 25, sizes
-    assert is_right(workload, "many")
+    assert is_fresh_capture(workload, "many")
 
 
 @pytest.fixture
@@ -342,13 +342,13 @@ def triggered(workload: Path) -> Path:
     return workload
 
 
-def queries(line: dict[str, Any]) -> set[str]:
+def queries_in(line: dict[str, Any]) -> set[str]:
     return {result["query"] for result in line["results"]}
 
 
 @pytest.mark.slow
-def test_late_runs_and_others_are_told_apart(triggered: Path) -> None:
-    """A bound that is over, and three rows."""
+def test_late_ms_is_for_bounds_only(triggered: Path) -> None:
+    """One run is due by an exceeded bound, one by three rows."""
 
     def react(line: dict[str, Any]) -> None:
         append(triggered, "t", 7)
@@ -357,12 +357,12 @@ def test_late_runs_and_others_are_told_apart(triggered: Path) -> None:
     append(triggered, "u", 3)
     code, lines = followed(triggered, "--max-runs", "2", react=react)
     assert code == 0
-    assert [queries(line) for line in lines] == [{"other"}, {"many"}]
+    assert [queries_in(line) for line in lines] == [{"other"}, {"many"}]
     assert lines[0]["run"]["late_ms"] is not None, "it has a bound"
     assert (lines[1]["results"][0]["changes"], lines[1]["run"]["late_ms"]) == (3, None)
 
 
-def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> None:
+def test_first_line_warns_of_bounds_and_deprecated_flags(workload: Path) -> None:
     append(workload, "t", 5)
     options = ("--query", "many", "--max-wait", "50ms", "--interval", "100ms", "--max-runs", "2")
     code, (first, second) = followed(workload, *options, react=lambda _: append(workload, "t", 5))
@@ -375,28 +375,28 @@ def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> 
 
 @pytest.fixture
 def process(cli: Cli) -> Iterator[_Following]:
-    """Following `q`, on each commit, `three` and `night`; the first look is done."""
+    """A follower of `q` (on commit), `three` and `night`, after its first look."""
     queries = "".join(
-        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {least}", '
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {limit}", '
         f"sketch: {{t: g}}, policy: incremental, trigger: {trigger}}}\n"
-        for name, least, trigger in (("three", 20, "{rows: 3}"), ("night", 21, "{point: nightly}"))
+        for name, limit, trigger in (("three", 20, "{rows: 3}"), ("night", 21, "{point: nightly}"))
     )
     cli.edit("store: .impctl\n", f"{queries}store: .impctl\n")
     cli.good("capture")
     with open_context(Settings(cli.workload, lock_timeout=0.0)) as ctx:
         result = _Following(ctx, ctx.sketched(None), None, FollowRequest(interval=1.0))
-        work(result)
-        assert work(result) == []
+        run_once(result)
+        assert run_once(result) == []
         yield result
 
 
-def work(process: _Following) -> list[str]:
-    """One turn of the loop; the queries that a run took."""
+def run_once(process: _Following) -> list[str]:
+    """Do one iteration of the loop. Return the queries of its run."""
     ready, due = process.scheduler.due()
     if not ready and not due:
         return []
     process.run(ready, due, lambda outcome, run: None)
-    return [*ready, *(one.query for one in due)]
+    return [*ready, *(item.query for item in due)]
 
 
 def append_rows(table: str, rows: int) -> None:
@@ -404,23 +404,23 @@ def append_rows(table: str, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_each_by_its_trigger(process: _Following, table: str) -> None:
+def test_triggers_apply(process: _Following, table: str) -> None:
     append_rows(table, 2)
-    assert work(process) == ["q"]
-    assert work(process) == []
+    assert run_once(process) == ["q"]
+    assert run_once(process) == []
     append_rows(table, 1)
-    assert work(process) == ["q", "three"]
-    assert work(process) == []
+    assert run_once(process) == ["q", "three"]
+    assert run_once(process) == []
 
 
 @pytest.mark.slow
-def test_commits_between_a_look_and_its_run_are_new(process: _Following, table: str) -> None:
+def test_commits_between_look_and_run_are_new(process: _Following, table: str) -> None:
     append_rows(table, 1)
     ready, due = process.scheduler.due()
     assert (ready, due) == (["q"], [])
     append_rows(table, 2)
     process.run(ready, due, lambda outcome, run: None)
-    assert "three" in work(process)
+    assert "three" in run_once(process)
 
 
 @pytest.fixture
@@ -435,43 +435,43 @@ def failing_look(process: _Following, monkeypatch: MonkeyPatch) -> Any:
 
 
 @pytest.mark.slow
-def test_a_failed_look_leaves_all_new(process: _Following, table: str, failing_look: Any) -> None:
+def test_failed_look_loses_nothing(process: _Following, table: str, failing_look: Any) -> None:
     append_rows(table, 3)
     with failing_look():
         process.scheduler.due()
-    assert work(process) == ["q", "three"]
+    assert run_once(process) == ["q", "three"]
 
 
-def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
+def test_lock_postpones_work_another_process_may_do(
     process: _Following, cli: Cli, monkeypatch: MonkeyPatch
 ) -> None:
     append_rows(cli.path("t"), 3)
     with monkeypatch.context() as patch:
         patch.setattr(Store, "lock", Mock(side_effect=LockHeldError("another process writes")))
-        assert work(process) == ["q", "three"]
-        assert work(process) == [], "both are put off"
+        assert run_once(process) == ["q", "three"]
+        assert run_once(process) == [], "both are put off"
     cli.good("maintain")
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
-    assert "three" not in work(process)
+    assert "three" not in run_once(process)
     assert process.scheduler.retries.next_due() is None, "what is not due is not put off for ever"
     assert process.scheduler.pause() > 0
 
 
 @pytest.mark.slow
-def test_a_look_that_failed_is_repeated(process: _Following, table: str, failing_look: Any) -> None:
+def test_failed_look_is_repeated(process: _Following, table: str, failing_look: Any) -> None:
     append_rows(table, 1)
     ready, due = process.scheduler.due()
     append_rows(table, 2)
     with failing_look():
         process.run(ready, due, lambda outcome, run: None)
-    assert "three" in work(process)
+    assert "three" in run_once(process)
 
 
-def test_a_log_that_cannot_be_read_is_no_news(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_unreadable_log_is_not_a_change(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     file = write_files(tmp_path, WORKLOAD.replace("POLICY", "auto"), t=ROWS)
     watch = TableWatch()
-    # As an object store answers, which a test has none of.
-    away = Mock(side_effect=StorageError("Table `t` cannot be reached"))
+    # Like an object store that cannot be reached.
+    unreachable = Mock(side_effect=StorageError("Table `t` cannot be reached"))
     with open_context(Settings(file)) as ctx:
         watch.pinned()
         ctx.tables.source("t")
@@ -479,14 +479,14 @@ def test_a_log_that_cannot_be_read_is_no_news(tmp_path: Path, monkeypatch: Monke
         assert not watch.is_due(ctx)
         with monkeypatch.context() as patch:
             for name in ("has_new_log", "log_end", "open_newest"):
-                patch.setattr(looking, name, away)
+                patch.setattr(daemon_module, name, unreachable)
             assert watch.is_due(ctx)
             watch.saw(ctx.next_run(watch.pinned()))  # the run could not open it either
             assert not watch.is_due(ctx)
-            # It came back while the run was still at it, which had found none.
+            # The log came back during a run that had not found it.
             run = ctx.next_run(watch.pinned())
-            patch.setattr(looking, "log_end", lambda _: "another")
-            patch.setattr(looking, "has_new_log", lambda _: True)
+            patch.setattr(daemon_module, "log_end", lambda _: "another")
+            patch.setattr(daemon_module, "has_new_log", lambda _: True)
             watch.saw(run)
             assert watch.is_due(ctx)
         write_deltalake(str(tmp_path / "t"), pa.table(ROWS), mode="append")
@@ -495,52 +495,52 @@ def test_a_log_that_cannot_be_read_is_no_news(tmp_path: Path, monkeypatch: Monke
 
 @pytest.fixture
 def retries(monkeypatch: MonkeyPatch) -> Callable[[float], Retries]:
-    """Retries whose pauses are left to no chance."""
+    """Retries with pauses that are not random."""
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     return Retries
 
 
-def test_pauses_of_one_query_grow_and_those_of_another_do_not(retries: Any) -> None:
-    tried = retries(2.0)
-    assert [tried.failed(["a"], 100.0) for _ in range(4)] == [2.0, 4.0, 8.0, 16.0]
-    assert tried.failed(["b"], 100.0) == 2.0
-    assert tried.next_due() == 102.0
-    assert [tried.waiting(at) for at in (102.0, 116.0)] == [{"a"}, set()]
+def test_pauses_grow_per_query(retries: Any) -> None:
+    state = retries(2.0)
+    assert [state.failed(["a"], 100.0) for _ in range(4)] == [2.0, 4.0, 8.0, 16.0]
+    assert state.failed(["b"], 100.0) == 2.0
+    assert state.next_due() == 102.0
+    assert [state.waiting(now) for now in (102.0, 116.0)] == [{"a"}, set()]
 
 
-def test_a_try_that_goes_well_starts_over(retries: Any) -> None:
-    tried = retries(2.0)
-    for at in (0.0, 2.0):
-        tried.failed(["a"], at)
+def test_success_resets_the_pause(retries: Any) -> None:
+    state = retries(2.0)
+    for now in (0.0, 2.0):
+        state.failed(["a"], now)
     for query in ("a", "never failed"):
-        tried.went_well(query)
-    assert (tried.next_due(), tried.waiting(0.0)) == (None, frozenset())
-    assert tried.failed(["a"], 10.0) == 2.0
+        state.went_well(query)
+    assert (state.next_due(), state.waiting(0.0)) == (None, frozenset())
+    assert state.failed(["a"], 10.0) == 2.0
 
 
-def test_failures_together_are_due_together_and_tell_the_shortest_pause(retries: Any) -> None:
-    tried = retries(1.0)
-    tried.failed(["a", "b"], 0.0)
-    assert tried.waiting(0.5) == {"a", "b"}
-    tried.failed(["b"], 1.0)
-    assert tried.failed(["a", "b", "c"], 3.0) == 1.0
+def test_joint_failures_are_due_together_after_the_shortest_pause(retries: Any) -> None:
+    state = retries(1.0)
+    state.failed(["a", "b"], 0.0)
+    assert state.waiting(0.5) == {"a", "b"}
+    state.failed(["b"], 1.0)
+    assert state.failed(["a", "b", "c"], 3.0) == 1.0
     waiting = [{"a", "b", "c"}, {"a", "b"}, {"b"}, set()]
-    assert [tried.waiting(at) for at in (3.5, 4.0, 5.0, 7.0)] == waiting
-    assert tried.failed([], 9.0) is None
+    assert [state.waiting(now) for now in (3.5, 4.0, 5.0, 7.0)] == waiting
+    assert state.failed([], 9.0) is None
 
 
 @pytest.mark.parametrize(("first", "longest"), [(2.0, 60.0), (300.0, 300.0)])
 def test_pauses_grow_to_a_minute_or_the_interval(
     retries: Any, first: float, longest: float
 ) -> None:
-    tried = retries(first)
-    pauses = [tried.failed(["a"], 0.0) for _ in range(2000)]
+    state = retries(first)
+    pauses = [state.failed(["a"], 0.0) for _ in range(2000)]
     assert (pauses[0], pauses[-1]) == (first, longest)
-    assert tried.next_due() == longest
+    assert state.next_due() == longest
 
 
 PATIENCE = 60.0
-"""Seconds after which something that should happen has not; nothing waits for so long."""
+"""Seconds after which an expected event is missing. No test should wait for so long."""
 
 
 class Following:
@@ -591,7 +591,7 @@ def following(workload: Path, *options: str, command: str = "maintain") -> Itera
 
 
 class _Lines(io.StringIO):
-    """What a program in this process prints; `react` gets each run's line once it is flushed."""
+    """Output of a program in this process. `react` gets each run's line when it is flushed."""
 
     def __init__(self, react: Callable[[dict[str, Any]], object]) -> None:
         super().__init__()
@@ -611,7 +611,7 @@ React = Callable[[dict[str, Any]], object]
 def followed(
     workload: Path, *options: str, command: str = "maintain", react: React = lambda line: None
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Follow in this process until it ends; the exit code and the lines.
+    """Follow in this process until it ends. Return the exit code and the lines.
 
     `react` is called between two runs. It may change tables and files, and raise signals.
     """
@@ -624,8 +624,8 @@ def followed(
 
 
 def impctl(*words: str) -> dict[str, Any]:
-    """Run impctl in this process, which is another one than the one that follows; its document."""
-    shown = io.StringIO()
-    with redirect_stdout(shown):
+    """Run impctl in this process, beside the following one. Return its document."""
+    output = io.StringIO()
+    with redirect_stdout(output):
         run(build_app(), [*words, "--json"])
-    return json.loads(shown.getvalue())
+    return json.loads(output.getvalue())

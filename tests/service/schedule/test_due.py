@@ -1,4 +1,4 @@
-"""When queries are due: each key of a trigger, moments, and `--due`, `--point` and `plan --due`."""
+"""When queries are due: trigger keys, moments, `--due`, `--point` and `plan --due`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from tests.support.kept_workload import log_entry, set_time
 from tests.support.random_cases import FEW, random_seeds
 from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce, MonkeyPatch, write_files
 
-# Half a day from now, so that no test has it pass unless it says so.
+# Half a day from now, so that it passes only in tests that move the clock.
 _HOUR = (datetime.now(UTC) + timedelta(hours=12)).hour
 TRIGGERS = {
     "commit": "commit",
@@ -70,9 +70,9 @@ def many(cli_once: CliOnce) -> Cli:
     def write(folder: Path) -> None:
         head, _, tail = WORKLOAD.replace("POLICY", "incremental").partition("store: .impctl")
         queries = "".join(
-            f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + at}", '
-            f"sketch: {{t: g}}, policy: incremental, trigger: {said}}}\n"
-            for at, (name, said) in enumerate(TRIGGERS.items())
+            f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + n}", '
+            f"sketch: {{t: g}}, policy: incremental, trigger: {trigger}}}\n"
+            for n, (name, trigger) in enumerate(TRIGGERS.items())
         )
         write_files(folder, f"{head}{queries}store: .impctl{tail}", t=ROWS)
 
@@ -84,26 +84,26 @@ def append(cli: Cli, rows: int) -> None:
 
 
 @pytest.fixture
-def at(monkeypatch: MonkeyPatch) -> Callable[[timedelta], None]:
-    """Has the clock of later commands say so much more than this one."""
+def set_clock(monkeypatch: MonkeyPatch) -> Callable[[timedelta], None]:
+    """A function that sets the clock of later commands ahead of now."""
 
-    def at(later: timedelta) -> None:
+    def set_clock(later: timedelta) -> None:
         moment = datetime.now(UTC) + later
         monkeypatch.setenv("IMPCTL_NOW", moment.strftime("%Y-%m-%dT%H:%M:%S+00:00"))
 
-    return at
+    return set_clock
 
 
-At = Callable[[timedelta], None]
+SetClock = Callable[[timedelta], None]
 
 
-def done(results: dict[str, dict[str, Any]]) -> set[str]:
+def names_maintained(results: dict[str, dict[str, Any]]) -> set[str]:
     return {name for name, result in results.items() if result["action"] != "none"}
 
 
 def maintained(cli: Cli, *words: str) -> set[str]:
-    """The queries that a run of what is due maintains."""
-    return done(cli.by_query("maintain", "--due", *words))
+    """The queries that `maintain --due` maintains."""
+    return names_maintained(cli.by_query("maintain", "--due", *words))
 
 
 def planned(cli: Cli) -> dict[str, dict[str, Any]]:
@@ -115,38 +115,42 @@ def test_only_what_is_due_is_maintained(many: Cli) -> None:
     append(many, 3)
     result = many.by_query("maintain", "--due")
     # A bound of 30 s is shorter than the minute until the next run; `q` has no trigger.
-    assert done(result) == {"q", "commit", "short"}
-    left = {name: result[name]["reason_code"] for name in result.keys() - done(result)}
-    assert left == dict.fromkeys(("bound", "five", "daily", "nightly", "noon", "used"), "not_due")
+    assert names_maintained(result) == {"q", "commit", "short"}
+    reasons = {
+        name: result[name]["reason_code"] for name in result.keys() - names_maintained(result)
+    }
+    assert reasons == dict.fromkeys(
+        ("bound", "five", "daily", "nightly", "noon", "used"), "not_due"
+    )
     assert result["five"]["reason"] == "3 of 5 rows are pending"
     assert result["five"]["versions"] == {"t": 0}
     assert list(result) == ["q", *TRIGGERS], "in the order of the file"
     append(many, 2)
     assert maintained(many) == {"q", "commit", "short", "five"}
-    again = many.by_query("maintain", "--due")
-    assert done(again) == set()
-    codes = (again["q"]["reason_code"], again["daily"]["reason_code"])
+    second = many.by_query("maintain", "--due")
+    assert names_maintained(second) == set()
+    codes = (second["q"]["reason_code"], second["daily"]["reason_code"])
     assert codes == ("up_to_date", "not_due")
 
 
 @pytest.mark.slow
-def test_the_clock_makes_due(many: Cli, at: At) -> None:
+def test_time_makes_due(many: Cli, set_clock: SetClock) -> None:
     append(many, 3)
     many.good("maintain", "--due")
-    at(timedelta(minutes=50))
+    set_clock(timedelta(minutes=50))
     assert "bound" not in maintained(many)
-    at(timedelta(minutes=59))
+    set_clock(timedelta(minutes=59))
     assert "bound" in maintained(many), "a minute ahead, and the next look"
-    at(timedelta(hours=25))
+    set_clock(timedelta(hours=25))
     result = maintained(many)
     assert "daily" in result
     assert {"nightly", "used"} & result == set()
-    everything = done(many.by_query("maintain"))
+    everything = names_maintained(many.by_query("maintain"))
     assert everything == {"five", "nightly", "noon", "used"}, "everything stale"
 
 
-def test_a_bound_begins_when_the_clock_turns(cli: Cli, at: At) -> None:
-    """At midnight, and not whenever somebody looks."""
+def test_bound_starts_when_the_day_changes(cli: Cli, set_clock: SetClock) -> None:
+    """It starts at midnight, not at the first look."""
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     write_deltalake(cli.path("days"), pa.table({"day": [today.date()] * 3}))
     window = (
@@ -155,31 +159,31 @@ def test_a_bound_begins_when_the_clock_turns(cli: Cli, at: At) -> None:
     )
     cli.edit("  t: {path: t}\n", "  t: {path: t}\n  days: {path: days}\n")
     cli.edit("store: .impctl", f"{window}store: .impctl")
-    at(today + timedelta(hours=12) - datetime.now(UTC))
+    set_clock(today + timedelta(hours=12) - datetime.now(UTC))
     cli.good("capture", "--query", "window")
     for minutes, is_due in ((-1, False), (5, False), (30, False), (59, True), (90, True)):
-        at(today + timedelta(days=1, minutes=minutes) - datetime.now(UTC))
+        set_clock(today + timedelta(days=1, minutes=minutes) - datetime.now(UTC))
         assert cli.by_query("plan", "--due")["window"]["due"] is is_due
 
 
-def test_how_long_until_the_next_look_decides(many: Cli) -> None:
+def test_interval_until_next_look_counts(many: Cli) -> None:
     append(many, 1)
     assert maintained(many, "--query", "bound") == set()
     result = many.by_query("maintain", "--due", "--interval", "2h", "--query", "bound")
-    assert (done(result), list(result)) == ({"bound"}, ["bound"])
+    assert (names_maintained(result), list(result)) == ({"bound"}, ["bound"])
 
 
-def test_a_point_is_maintained_by_name(many: Cli) -> None:
+def test_point_selects_its_queries(many: Cli) -> None:
     append(many, 1)
     result = many.by_query("maintain", "--point", "nightly")
-    assert (done(result), list(result)) == ({"nightly"}, ["nightly"])
-    for wrong, meant in (("nihgtly", ["nightly"]), ("x", ["nightly", "noon"])):
-        ran = many("maintain", "--point", wrong)
+    assert (names_maintained(result), list(result)) == ({"nightly"}, ["nightly"])
+    for point, suggested in (("nihgtly", ["nightly"]), ("x", ["nightly", "noon"])):
+        ran = many("maintain", "--point", point)
         assert ran.refusal == (2, "point_unknown")
-        assert all(f"`{name}`" in ran.error["hint"] for name in meant)
+        assert all(f"`{name}`" in ran.error["hint"] for name in suggested)
 
 
-def test_nothing_due_takes_no_lock_and_writes_nothing(many: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_nothing_due_takes_no_lock_or_writes(many: Cli, monkeypatch: MonkeyPatch) -> None:
     append(many, 1)
     many.good("maintain", "--due")
     catalog = many.folder / ".impctl" / "catalog.sqlite"
@@ -190,65 +194,65 @@ def test_nothing_due_takes_no_lock_and_writes_nothing(many: Cli, monkeypatch: Mo
     assert catalog.stat().st_mtime_ns == before
 
 
-def test_a_dry_run_says_what_is_due(many: Cli) -> None:
+def test_dry_run_reports_due_ones(many: Cli) -> None:
     append(many, 1)
     words = ("maintain", "--due", "--dry-run", "--detailed-exitcode")
     ran = many(*words)
-    foreseen = {r["query"] for r in ran.results if r["foreseen"]}
-    assert (ran.code, foreseen) == (2, {"q", "commit", "short"})
+    planned_names = {r["query"] for r in ran.results if r["foreseen"]}
+    assert (ran.code, planned_names) == (2, {"q", "commit", "short"})
     assert many(*words, "--query", "daily").code == 0
 
 
-def test_the_plan_says_when_and_why(many: Cli) -> None:
+def test_plan_reports_when_and_why(many: Cli) -> None:
     assert many("plan", "--due", "--detailed-exitcode").code == 0
     append(many, 3)
     committed = many.table("t").history(1)[0]["timestamp"] / 1000
     ran = many("plan", "--due", "--detailed-exitcode")
     assert (ran.code, ran.document["ok"]) == (2, True)
-    match = {result["query"]: result for result in ran.results}
+    by_query = {result["query"]: result for result in ran.results}
 
     def moment(name: str, field: str) -> float:
-        return datetime.fromisoformat(match[name][field]).timestamp()
+        return datetime.fromisoformat(by_query[name][field]).timestamp()
 
-    assert [name for name, one in match.items() if one["due"]] == ["q", "commit", "short"]
-    bound = moment("bound", "due_by")
-    assert bound == moment("bound", "due_at") == pytest.approx(committed + 3600)
+    assert [name for name, entry in by_query.items() if entry["due"]] == ["q", "commit", "short"]
+    deadline = moment("bound", "due_by")
+    assert deadline == moment("bound", "due_at") == pytest.approx(committed + 3600)
     assert committed + 3300 < moment("bound", "start_at") < committed + 3540
     assert moment("q", "due_at") == pytest.approx(committed)
-    assert match["q"]["due_by"] is None
-    daily = datetime.fromisoformat(match["daily"]["due_at"])
+    assert by_query["q"]["due_by"] is None
+    daily = datetime.fromisoformat(by_query["daily"]["due_at"])
     assert (daily.hour, daily.minute) == (_HOUR, 0)
     assert timedelta(0) < daily - datetime.now(UTC) <= timedelta(days=1)
     for name in ("five", "nightly", "used"):
-        assert match[name]["start_at"] is match[name]["due_at"] is None
-    assert match["nightly"]["why"] == "point: on `maintain --point nightly`"
-    assert (match["bound"]["rows"], match["bound"]["trigger"]) == (3, "fresh_within 1h")
+        assert by_query[name]["start_at"] is by_query[name]["due_at"] is None
+    assert by_query["nightly"]["why"] == "point: on `maintain --point nightly`"
+    assert (by_query["bound"]["rows"], by_query["bound"]["trigger"]) == (3, "fresh_within 1h")
     assert any("[fresh_impossible]" in text for text in ran.document["warnings"])
-    # The commit that `--due` goes by is the plan's.
+    # `--due` uses the same commit as the plan.
     assert maintained(many) == {"q", "commit", "short"}
 
 
-def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli) -> None:
+def test_plain_plan_has_due_only_for_triggers(many: Cli) -> None:
     append(many, 3)
     many.good("maintain", "--query", "bound")
     append(many, 3)
-    alone, result = many.by_query("plan", "--due"), many.by_query("plan")
-    assert {name for name, one in result.items() if one["due"] is None} == {"q", "commit"}
-    for name, one in result.items():
-        assert one["due"] in (None, alone[name])
+    due_plan, result = many.by_query("plan", "--due"), many.by_query("plan")
+    assert {name for name, entry in result.items() if entry["due"] is None} == {"q", "commit"}
+    for name, entry in result.items():
+        assert entry["due"] in (None, due_plan[name])
     assert result["bound"]["due"]["cost_ms"] is not None
 
 
-def test_a_query_to_be_ready_counts_what_is_to_come(cli: Cli, monkeypatch: MonkeyPatch) -> None:
-    """By `changes` of the file, as long as the log knows no better; nothing else waits for that."""
+def test_ready_within_counts_expected_changes(cli: Cli, monkeypatch: MonkeyPatch) -> None:
+    """They come from `changes` of the file while the log is short. Other triggers ignore them."""
     text = cli.workload.read_text()
-    # A zone in which it is about noon, so that midnight is neither near nor past.
+    # A zone in which it is about noon, so that midnight is far away.
     ahead = 12 - datetime.now(UTC).hour
     zone = f"Etc/GMT{'-' if ahead > 0 else '+'}{abs(ahead)}"
     lines = [
-        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {at}", '
-        f"sketch: {{t: g}}, trigger: {{every: 1d, timezone: {zone}{beside}}}}}\n"
-        for name, at, beside in (("ready", 31, ", ready_within: 10ms"), ("plain", 32, ""))
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {limit}", '
+        f"sketch: {{t: g}}, trigger: {{every: 1d, timezone: {zone}{bound}}}}}\n"
+        for name, limit, bound in (("ready", 31, ", ready_within: 10ms"), ("plain", 32, ""))
     ]
     text = text.replace("store: .impctl", "".join(lines) + "store: .impctl")
     cli.workload.write_text(text)
@@ -262,13 +266,13 @@ def test_a_query_to_be_ready_counts_what_is_to_come(cli: Cli, monkeypatch: Monke
         rare = expectations(ctx, ctx.reading_store(), ["t"], now=now).rows(*hour)
     at_first = cli.by_query("plan", "--due")
     assert text.count("{path: t}") == 1
-    said = "{path: t, changes: {every: 1m, rows: 50}}"
-    cli.workload.write_text(text.replace("{path: t}", said))
+    settings = "{path: t, changes: {every: 1m, rows: 50}}"
+    cli.workload.write_text(text.replace("{path: t}", settings))
     with open_context(Settings(cli.workload)) as ctx:
-        coming = expectations(ctx, ctx.reading_store(), ["t"], now=now)
-        assert coming.rows(*hour) == pytest.approx(3_000)
-        assert coming.rows(["t"], now + 60, now) == 0.0
-        assert coming.rows([], now, now + 60) is None
+        expected = expectations(ctx, ctx.reading_store(), ["t"], now=now)
+        assert expected.rows(*hour) == pytest.approx(3_000)
+        assert expected.rows(["t"], now + 60, now) == 0.0
+        assert expected.rows([], now, now + 60) is None
     assert rare < 3_000
     result = cli.by_query("plan", "--due")
     assert result["ready"]["start_at"] < at_first["ready"]["start_at"]
@@ -276,11 +280,11 @@ def test_a_query_to_be_ready_counts_what_is_to_come(cli: Cli, monkeypatch: Monke
 
 
 @pytest.mark.slow
-def test_status_says_how_old_what_is_pending_is(many: Cli, at: At) -> None:
+def test_status_reports_age_of_changes(many: Cli, set_clock: SetClock) -> None:
     fresh = {"bound_s": 3600, "age_s": 0, "late": False}
     assert many.by_query("status")["bound"]["fresh"] == fresh
     append(many, 1)
-    at(timedelta(minutes=30))
+    set_clock(timedelta(minutes=30))
     result = {name: one["fresh"] for name, one in many.by_query("status").items()}
     assert 1795 < result["bound"].pop("age_s") < 1805
     assert result["bound"] == {"bound_s": 3600, "late": False}
@@ -288,31 +292,31 @@ def test_status_says_how_old_what_is_pending_is(many: Cli, at: At) -> None:
     assert (result["q"]["bound_s"], bool(result["q"]["late"])) == (None, False)
     many.good("maintain")
     many.table("t").optimize.compact()
-    # Rows that only moved make nothing old, but who runs at each commit runs.
-    moved = many.by_query("status")["bound"]
-    assert (moved["stale"], moved["fresh"]["age_s"]) == (True, 0)
+    # A compaction makes nothing stale, but on-commit queries run.
+    compacted = many.by_query("status")["bound"]
+    assert (compacted["stale"], compacted["fresh"]["age_s"]) == (True, 0)
     assert maintained(many) == {"q", "commit"}
 
 
-def test_what_the_logs_do_not_tell_is_due(many: Cli) -> None:
+def test_missing_log_entries_are_due(many: Cli) -> None:
     for rows in (1, 2):
         append(many, rows)
     many.table("t").create_checkpoint()
     log_entry(many.path("t"), 1).unlink()
-    match = planned(many)
-    is_due = {name: bool(match[name]["due"]) for name in ("bound", "daily", "nightly", "used")}
+    plans = planned(many)
+    is_due = {name: bool(plans[name]["due"]) for name in ("bound", "daily", "nightly", "used")}
     assert is_due == {"bound": True, "daily": True, "nightly": False, "used": False}
-    assert "does not show it" in match["daily"]["why"]
+    assert "does not show it" in plans["daily"]["why"]
 
 
-def test_a_definition_that_changed_is_due(many: Cli) -> None:
+def test_changed_definition_is_due(many: Cli) -> None:
     many.edit("> 24", "> 124")
     assert [name for name, one in many.by_query("plan", "--due").items() if one["due"]] == ["daily"]
     ran = many("maintain", "--due")
     assert (ran.code, ran.error["query"]) == (7, "daily")
 
 
-def test_a_query_that_was_never_captured_is_due(many: Cli) -> None:
+def test_uncaptured_query_is_due(many: Cli) -> None:
     new = '  new: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g", trigger: {rows: 9}}\nstore:'
     many.edit("store:", new)
     assert many("maintain", "--due").refusal == (7, "not_captured")
@@ -322,8 +326,8 @@ def test_policy_full_recaptures_only_what_is_due(many: Cli) -> None:
     assert maintained(many, "--policy", "full") == set()
 
 
-def test_commits_are_read_once_and_forgotten_later(many: Cli, monkeypatch: MonkeyPatch) -> None:
-    """A process that follows looks again and again at what is pending."""
+def test_commits_are_read_once_then_forgotten(many: Cli, monkeypatch: MonkeyPatch) -> None:
+    """A following process checks pending changes repeatedly."""
     append(many, 3)
     many.good("maintain", "--query", "five")
     append(many, 1)
@@ -333,9 +337,9 @@ def test_commits_are_read_once_and_forgotten_later(many: Cli, monkeypatch: Monke
         first = due.waiting_queries(ctx, specs, 5.0, log)
         with monkeypatch.context() as patch:
             patch.setattr(DeltaSource, "entries", lambda *_: pytest.fail("read again"))
-            again = due.waiting_queries(ctx, specs, 5.0, log)
-        assert [one.pending for one in again] == [one.pending for one in first]
-        assert [one.pending.rows for one in first] == [4, 1]
+            second = due.waiting_queries(ctx, specs, 5.0, log)
+        assert [waits.pending for waits in second] == [waits.pending for waits in first]
+        assert [waits.pending.rows for waits in first] == [4, 1]
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
         many.good("maintain", "--query", "bound")
         assert due.waiting_queries(ctx, specs, 5.0, log)[0].pending.rows == 0
@@ -346,27 +350,27 @@ def test_commits_are_read_once_and_forgotten_later(many: Cli, monkeypatch: Monke
 
 
 @pytest.mark.slow
-def test_another_table_at_the_path_is_due(many: Cli) -> None:
+def test_replaced_table_is_due(many: Cli) -> None:
     for entry in (many.folder / "t" / "_delta_log").iterdir():
         entry.unlink()
     write_deltalake(many.path("t"), ROWS)
-    match = planned(many)
-    assert {name for name in match if not match[name]["due"]} == {"nightly", "noon", "used"}
+    plans = planned(many)
+    assert {name for name in plans if not plans[name]["due"]} == {"nightly", "noon", "used"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=3_650)])
-def test_a_bound_ends_for_a_future_commit(many: Cli, at: At, ahead: timedelta) -> None:
+def test_bound_ends_for_a_future_commit(many: Cli, set_clock: SetClock, ahead: timedelta) -> None:
     append(many, 3)
     set_time(many.path("t"), 1, time.time() + ahead.total_seconds())
     for minutes, is_due in ((1, False), (30, False), (61, True)):
-        at(timedelta(minutes=minutes))
+        set_clock(timedelta(minutes=minutes))
         assert bool(many.by_query("plan", "--due")["bound"]["due"]) is is_due
 
 
-def test_a_clock_put_back_leaves_nothing_waiting(many: Cli, at: At) -> None:
+def test_clock_set_back_delays_nothing(many: Cli, set_clock: SetClock) -> None:
     append(many, 3)
-    at(timedelta(days=-1))
+    set_clock(timedelta(days=-1))
     due = {name for name, one in many.by_query("plan", "--due").items() if one["due"]}
     assert due >= {"bound", "daily", "commit"}
     assert due.isdisjoint({"used", "nightly"})
@@ -375,13 +379,13 @@ def test_a_clock_put_back_leaves_nothing_waiting(many: Cli, at: At) -> None:
 VIENNA = "Europe/Vienna"
 
 
-def after(trigger: Trigger, since: str, count: int) -> list[str]:
-    """So many moments in a row, in UTC."""
-    at, result = datetime.fromisoformat(since).timestamp(), []
+def moments_after(trigger: Trigger, since: str, count: int) -> list[str]:
+    """The next `count` moments, in UTC."""
+    instant, result = datetime.fromisoformat(since).timestamp(), []
     for _ in range(count):
-        moment = next_moment(trigger, at)
+        moment = next_moment(trigger, instant)
         result.append(datetime.fromtimestamp(moment, UTC).strftime("%m-%d %H:%M"))
-        at = moment + 1e-3
+        instant = moment + 1e-3
     return result
 
 
@@ -410,8 +414,8 @@ CASES: dict[str, list[tuple[Trigger, str, str]]] = {
         (cron("0 6 * * *", VIENNA), "2026-12-01T00:00", "12-01 05:00"),
         (cron("0 6 * * *", "Asia/Kolkata"), "2026-12-01T01:00", "12-02 00:30"),
     ],
-    "a time that does not exist is when the clock is put on": [
-        # In Vienna 2026-03-29 02:00 to 03:00 is left out, at 01:00 UTC.
+    "a skipped time is when the clock is set forward": [
+        # In Vienna 2026-03-29 02:00 to 03:00 is skipped, at 01:00 UTC.
         (cron("30 2 * * *", VIENNA), MARCH, "03-29 01:00, 03-30 00:30, 03-31 00:30"),
         (cron("0,20,40 2 * * *", VIENNA), MARCH, "03-29 01:00, 03-30 00:00"),
         (
@@ -420,10 +424,10 @@ CASES: dict[str, list[tuple[Trigger, str, str]]] = {
         ),
         # Lord Howe moves by half an hour: no 02:00 to 02:30 on 2026-10-04, at 15:30 UTC before it.
         (cron("15 2 * * *", LORD_HOWE), "2026-10-03T00:00", "10-03 15:30"),
-        # Samoa left out the whole of 2011-12-30.
+        # Samoa skipped the whole of 2011-12-30.
         (cron("0 12 30 12 *", SAMOA), "2011-12-01T00:00", "12-30 10:00"),
     ],
-    "a time that comes twice is its first coming": [
+    "a repeated time counts once": [
         # In Vienna 2026-10-25 02:00 to 03:00 comes twice, from 00:00 and from 01:00 UTC.
         (cron("30 2 * * *", VIENNA), "2026-10-24T12:00", "10-25 00:30, 10-26 01:30"),
         (cron("30 2 * * *", VIENNA), "2026-10-25T00:45", "10-26 01:30"),
@@ -433,14 +437,14 @@ CASES: dict[str, list[tuple[Trigger, str, str]]] = {
         (every(900), "2026-11-27T11:46", "11-27 12:00, 11-27 12:15"),
         (every(900), "2026-11-27T12:00", "11-27 12:00"),
         (every(86_400), "2026-11-27T00:00:01", "11-28 00:00, 11-29 00:00"),
-        # What does not divide a day begins anew at midnight.
+        # Intervals that do not divide a day restart at midnight.
         (
             every(7 * 3600),
             *("2026-11-27T10:00", "11-27 14:00, 11-27 21:00, 11-28 00:00, 11-28 07:00"),
         ),
         (every(6 * 3600, "Asia/Kolkata"), "2026-11-27T10:00", "11-27 12:30, 11-27 18:30"),
     ],
-    "multiples keep their pace when the clock is moved": [
+    "multiples keep their pace when the clock changes": [
         (every(3600, VIENNA), "2026-03-29T00:30", "03-29 01:00, 03-29 02:00, 03-29 03:00"),
         (every(3600, VIENNA), "2026-10-24T23:30", "10-25 00:00, 10-25 01:00, 10-25 02:00"),
         # The day has 23 hours, then 25.
@@ -449,7 +453,7 @@ CASES: dict[str, list[tuple[Trigger, str, str]]] = {
             every(12 * 3600, VIENNA),
             *("2026-10-24T22:00", "10-24 22:00, 10-25 10:00, 10-25 22:00, 10-25 23:00"),
         ),
-        # In Santiago midnight of 2026-09-06 is left out.
+        # In Santiago midnight of 2026-09-06 is skipped.
         (every(86_400, "America/Santiago"), "2026-09-05T12:00", "09-06 04:00, 09-07 03:00"),
     ],
 }
@@ -457,17 +461,20 @@ CASES: dict[str, list[tuple[Trigger, str, str]]] = {
 
 
 @pytest.mark.parametrize("rule", CASES)
-def test_moments_are_those_written_down(rule: str) -> None:
+def test_moments_match_the_listed_ones(rule: str) -> None:
     for trigger, since, moments in CASES[rule]:
-        wanted = moments.split(", ")
-        assert after(trigger, f"{since}+00:00", len(wanted)) == wanted, (trigger.text, since)
+        expected = moments.split(", ")
+        assert moments_after(trigger, f"{since}+00:00", len(expected)) == expected, (
+            trigger.text,
+            since,
+        )
 
 
 ZONES = (VIENNA, "America/St_Johns", LORD_HOWE, "America/Santiago", "UTC", "Asia/Tehran")
 
 
 def values_of(field: str, count: int) -> set[int]:
-    """The values of a field of a crontab, out of so many from 0 on."""
+    """The values of a crontab field, out of 0 to `count` - 1."""
     values: set[int] = set()
     for item in field.split(","):
         span, _, step = item.partition("/")
@@ -476,29 +483,29 @@ def values_of(field: str, count: int) -> set[int]:
     return values
 
 
-def by_trying(trigger: Trigger, since: datetime) -> datetime:
-    """The first minute from `since` on whose local time, not seen before, is one of a day's."""
+def by_minutes(trigger: Trigger, since: datetime) -> datetime:
+    """The first minute from `since` on whose local time is new and matches the crontab."""
     assert trigger.cron is not None
     minutes, hours = map(values_of, trigger.cron.written.split()[:2], (60, 24))
     zone = ZoneInfo(trigger.timezone or "UTC")
-    at = since - timedelta(hours=26)
-    newest = (at - timedelta(minutes=1)).astimezone(zone).replace(tzinfo=None)
+    instant = since - timedelta(hours=26)
+    latest = (instant - timedelta(minutes=1)).astimezone(zone).replace(tzinfo=None)
     while True:
-        local = at.astimezone(zone).replace(tzinfo=None)
-        passed = newest + timedelta(minutes=1)
+        local = instant.astimezone(zone).replace(tzinfo=None)
+        passed = latest + timedelta(minutes=1)
         is_due = False
         while passed <= local:
             is_due |= passed.hour in hours and passed.minute in minutes
             passed += timedelta(minutes=1)
-        newest = max(newest, local)
-        if is_due and at >= since:
-            return at
-        at += timedelta(minutes=1)
+        latest = max(latest, local)
+        if is_due and instant >= since:
+            return instant
+        instant += timedelta(minutes=1)
 
 
 @pytest.mark.slow
 @random_seeds(2, 4, 12)
-def test_moments_are_those_found_by_trying(seed: int) -> None:
+def test_moments_match_minute_search(seed: int) -> None:
     rng = random.Random(seed)
     starts = [datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC)]
     starts += [datetime(2026, 9, 5, 12, tzinfo=UTC), datetime(2026, 4, 4, tzinfo=UTC)]
@@ -508,7 +515,7 @@ def test_moments_are_those_found_by_trying(seed: int) -> None:
         trigger = cron(f"{minute} {hour} * * *", rng.choice(ZONES))
         since = rng.choice(starts) + timedelta(minutes=rng.randrange(60 * 48))
         moment = next_moment(trigger, since.timestamp())
-        assert moment == by_trying(trigger, since).timestamp(), (trigger.text, since)
+        assert moment == by_minutes(trigger, since).timestamp(), (trigger.text, since)
 
 
 CRONS = ["@daily", "*/7 2 * * *", "0 */3 29 2 *", "30 1-3 * * 0"]
@@ -519,7 +526,7 @@ RANDOM_TRIGGERS = st.builds(
 
 @FEW
 @given(RANDOM_TRIGGERS, st.floats(1.6e9, 2.0e9))
-def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) -> None:
+def test_next_moment_is_the_first_from_then(trigger: Trigger, since: float) -> None:
     moment = next_moment(trigger, since)
     assert moment >= since - 1e-6, "seconds are not exact to a microsecond"
     assert next_moment(trigger, moment) == moment
@@ -528,27 +535,27 @@ def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) 
 
 
 @random_seeds(8, 24, 40)
-def test_the_last_moment_is_the_one_that_steps_come_to(seed: int) -> None:
+def test_last_moment_matches_stepping(seed: int) -> None:
     rng = random.Random(seed)
     zone = rng.choice([None, VIENNA, "Asia/Kolkata"])
     clocks = [every(70.0, zone), every(86_400.0, zone), every(1.5, zone)]
     clocks += [cron("*/7 1-3,22 * * *", zone), cron("30 2 * * *", zone), cron("0 0 1 * *", zone)]
     trigger = rng.choice(clocks)
     spans = {1.5: 400.0}
-    # About a jump of the clock, where there is one.
+    # Near a clock change, where the zone has one.
     since = datetime(2026, 3, 28, tzinfo=UTC).timestamp() + rng.uniform(0, 86_400 * 2)
     before = since + rng.uniform(0, spans.get(trigger.every or 0.0, 86_400.0 * 3))
     if rng.random() < 0.5:
         # Neither end counts.
         since = next_moment(trigger, since) or since
         before = next_moment(trigger, before) or before
-    stepped, at = None, since
-    while (moment := next_moment(trigger, at + 1e-5)) is not None and moment < before:
-        stepped = at = moment
-    assert last_moment(trigger, since, before) == stepped
+    expected, position = None, since
+    while (moment := next_moment(trigger, position + 1e-5)) is not None and moment < before:
+        expected = position = moment
+    assert last_moment(trigger, since, before) == expected
 
 
-def test_without_a_clock_there_is_none() -> None:
+def test_row_trigger_has_no_moment() -> None:
     assert last_moment(Trigger(rows=5), 0.0, 1e9) is None
 
 
@@ -558,26 +565,28 @@ NOTHING = PendingChanges(mark=0)
 
 
 def pending(*changes: tuple[float, int | None]) -> PendingChanges:
-    result = tuple(PendingChange(NOON + at, rows) for at, rows in changes)
+    result = tuple(PendingChange(NOON + offset, rows) for offset, rows in changes)
     return PendingChanges(result, None, result[0].at, changes)
 
 
-def waiting(trigger: Trigger, what: PendingChanges, cost: float = 1.0, name: str = "q") -> Waiting:
-    return Waiting(name, trigger, what, Costs(cost, each_look=0.1, longest=cost))
+def waiting(
+    trigger: Trigger, changes: PendingChanges, cost: float = 1.0, name: str = "q"
+) -> Waiting:
+    return Waiting(name, trigger, changes, Costs(cost, each_look=0.1, longest=cost))
 
 
-def due_of(trigger: Trigger, what: PendingChanges, now: float = 100.0) -> Due:
-    (result,) = dues([waiting(trigger, what)], PACE, NOON + now)
+def due_of(trigger: Trigger, changes: PendingChanges, now: float = 100.0) -> Due:
+    (result,) = dues([waiting(trigger, changes)], PACE, NOON + now)
     return result
 
 
 Times = tuple[float | None, float | None, float | None]
-"""When a query is due, by when, and when to start, from noon on."""
+"""`due_at`, `due_by` and `start_at` of a query, in seconds after noon."""
 
 
 def times_of(result: Due) -> Times:
     times = (result.due_at, result.due_by, result.start_at)
-    due_at, due_by, start = (None if one is None else one - NOON for one in times)
+    due_at, due_by, start = (None if value is None else value - NOON for value in times)
     return due_at, due_by, start
 
 
@@ -596,11 +605,11 @@ ONE, NEVER = pending((10.0, 7), (20.0, 4)), (None, None, None)
         (Trigger(rows=12), (None, None, None)),
         (Trigger(every=60.0), (60.0, None, 60.0)),
         (Trigger(cron=read_cron("30 12 * * *")), (1_800.0, None, 1_800.0)),
-        # 2 * (1 s to open, 1 s of work), and the look.
+        # 2 * (1 s to open + 1 s of work), plus the look.
         (Trigger(fresh_within=600.0), (610.0, 610.0, 601.0)),
         (Trigger(every=3_600.0, ready_within=5.0), (3_600.0, 3_605.0, 3_600.0)),
         (Trigger(every=3_600.0, ready_within=3.0), (3_600.0, 3_603.0, 3_596.0)),
-        # The first of several that comes.
+        # The earliest of several conditions counts.
         (Trigger(fresh_within=600.0, rows=11), (20.0, None, 20.0)),
         (Trigger(fresh_within=600.0, rows=12), (610.0, 610.0, 601.0)),
         (Trigger(fresh_within=600.0, every=60.0), (60.0, None, 60.0)),
@@ -608,7 +617,7 @@ ONE, NEVER = pending((10.0, 7), (20.0, 4)), (None, None, None)
         (Trigger(point="p", rows=7), (10.0, None, 10.0)),
     ],
 )
-def test_what_is_pending_is_due(trigger: Trigger, times: Times) -> None:
+def test_pending_change_is_due(trigger: Trigger, times: Times) -> None:
     result = due_of(trigger, ONE)
     assert (times_of(result), result.is_pending) == (times, True)
     assert result.is_now(NOON + 100) == (times[2] is not None and times[2] <= 100)
@@ -622,7 +631,7 @@ def test_what_is_pending_is_due(trigger: Trigger, times: Times) -> None:
         (Trigger(every=60.0, ready_within=1e-3), (120.0, 120.001, 120.0)),
     ],
 )
-def test_where_nothing_is_pending_nothing_is_due(trigger: Trigger, times: Times) -> None:
+def test_nothing_is_due_without_pending_changes(trigger: Trigger, times: Times) -> None:
     result = due_of(trigger, NOTHING)
     assert result.due_by is None or result.due_by == pytest.approx(NOON + 120.001)
     assert (times_of(result)[0], times_of(result)[2]) == (times[0], times[2])
@@ -630,11 +639,11 @@ def test_where_nothing_is_pending_nothing_is_due(trigger: Trigger, times: Times)
     assert not result.is_now(NOON + 1e9)
 
 
-def test_rows_that_the_log_does_not_tell_are_enough() -> None:
+def test_unknown_row_counts_are_enough() -> None:
     assert times_of(due_of(Trigger(rows=10**9), pending((1.0, 5), (3.0, None))))[0] == 3.0
 
 
-def test_commits_that_only_move_rows_are_for_who_runs_at_each() -> None:
+def test_commits_that_only_move_rows_are_due_on_commit_only() -> None:
     moved = PendingChanges((), None, NOON + 4.0, 1)
     assert times_of(due_of(ON_COMMIT, moved))[2] == 4.0
     assert due_of(ON_COMMIT, moved).is_now(NOON + 4)
@@ -654,31 +663,31 @@ def test_commits_that_only_move_rows_are_for_who_runs_at_each() -> None:
         (Trigger(point="p"), False),
     ],
 )
-def test_who_is_unsure_maintains(trigger: Trigger, is_due: bool) -> None:
+def test_unsure_queries_are_due(trigger: Trigger, is_due: bool) -> None:
     result = due_of(trigger, PendingChanges(unsure="the log does not show it", mark=1))
     assert result.is_now(NOON + 100) == is_due
 
 
-def test_a_run_that_was_made_ahead_is_not_made_again() -> None:
-    one = waiting(Trigger(every=3_600.0, ready_within=3.0), ONE)
+def test_run_ahead_is_not_repeated() -> None:
+    first = waiting(Trigger(every=3_600.0, ready_within=3.0), ONE)
 
     def start_at(waits: Waiting, now: float) -> float | None:
         (result,) = dues([waits], PACE, NOON + now)
         return times_of(result)[2]
 
-    assert start_at(one, 3_595) == 3_596.0
-    assert start_at(replace(one, last=NOON + 3_596.5), 3_597) == 3_600.0
-    # What is left takes less than then: again as late as possible.
-    small = replace(one, last=NOON + 3_590, costs=Costs(0.6))
-    assert start_at(small, 3_597) == pytest.approx(3_600 - 2 * 1.6)
-    # What is expected counts ahead of a moment.
-    alone = waiting(Trigger(every=3_600.0, ready_within=10.0), ONE)
-    assert start_at(alone, 0) == 3_600.0
-    more = replace(alone, costs=Costs(1.0, expected=4.0))
-    assert start_at(more, 0) == 3_600.0 - 2 * (1 + 1 + 4)
+    assert start_at(first, 3_595) == 3_596.0
+    assert start_at(replace(first, last=NOON + 3_596.5), 3_597) == 3_600.0
+    # The remaining work is shorter now: start as late as possible again.
+    cheaper = replace(first, last=NOON + 3_590, costs=Costs(0.6))
+    assert start_at(cheaper, 3_597) == pytest.approx(3_600 - 2 * 1.6)
+    # Expected changes count ahead of a moment.
+    loose = waiting(Trigger(every=3_600.0, ready_within=10.0), ONE)
+    assert start_at(loose, 0) == 3_600.0
+    costly = replace(loose, costs=Costs(1.0, expected=4.0))
+    assert start_at(costly, 0) == 3_600.0 - 2 * (1 + 1 + 4)
 
 
-def test_a_point_with_a_bound_is_kept_ready() -> None:
+def test_point_with_a_bound_is_kept_ready() -> None:
     trigger = Trigger(point="p", ready_within=3.0)
     for cost, is_now in ((1.0, True), (0.4, False)):
         (result,) = dues([waiting(trigger, ONE, cost=cost)], PACE, NOON + 50)
@@ -686,73 +695,77 @@ def test_a_point_with_a_bound_is_kept_ready() -> None:
 
 
 @random_seeds(6, 13, 20)
-def test_starts_are_those_of_the_formula(seed: int) -> None:
+def test_starts_follow_the_formula(seed: int) -> None:
     rng = random.Random(seed)
     pace = Pace(rng.uniform(0, 2), rng.uniform(1.5, 4), rng.uniform(0, 60))
-    some = [
+    entries = [
         waiting(
             Trigger(fresh_within=rng.choice([60.0, 600.0, 3_600.0, rng.uniform(1, 1e4)])),
             NOTHING if rng.random() < 0.2 else pending((rng.choice([0.0, 5.0, 77.0]), 1)),
             rng.uniform(0, 9),
-            f"q{at}",
+            f"q{number}",
         )
-        for at in range(rng.randrange(1, 9))
+        for number in range(rng.randrange(1, 9))
     ]
 
-    def deadline(one: Waiting) -> float:
-        return one.pending.oldest + one.trigger.fresh_within
+    def deadline(entry: Waiting) -> float:
+        return entry.pending.oldest + entry.trigger.fresh_within
 
-    for one, result in zip(some, dues(some, pace, NOON + 80), strict=True):
-        if not one.pending.is_some:
+    for entry, result in zip(entries, dues(entries, pace, NOON + 80), strict=True):
+        if not entry.pending.is_some:
             assert result.start_at is None
             continue
-        before = [o for o in some if o.pending.is_some and deadline(o) <= deadline(one)]
-        work = pace.opening + sum(o.costs.pending for o in before)
-        assert result.due_by == deadline(one)
-        assert result.start_at == pytest.approx(deadline(one) - pace.margin * work - pace.look)
+        before = [
+            other
+            for other in entries
+            if other.pending.is_some and deadline(other) <= deadline(entry)
+        ]
+        work = pace.opening + sum(other.costs.pending for other in before)
+        assert result.due_by == deadline(entry)
+        assert result.start_at == pytest.approx(deadline(entry) - pace.margin * work - pace.look)
 
 
-def chosen(*some: Waiting) -> list[str]:
-    """The queries that a run 100 s after noon takes."""
-    due = dues(some, PACE, NOON + 100)
-    return [one.query for one in chosen_for_run(due, some, NOON + 100)]
+def chosen(*entries: Waiting) -> list[str]:
+    """The queries in a run 100 s after noon."""
+    due = dues(entries, PACE, NOON + 100)
+    return [item.query for item in chosen_for_run(due, entries, NOON + 100)]
 
 
-def test_a_run_takes_what_is_due_in_the_order_of_deadlines() -> None:
-    some = [
+def test_run_takes_due_queries_in_deadline_order() -> None:
+    entries = [
         waiting(Trigger(fresh_within=50.0), ONE, name="c"),
         waiting(Trigger(rows=1), ONE, name="a"),
         waiting(Trigger(fresh_within=40.0), ONE, name="b"),
         waiting(Trigger(fresh_within=5_000.0), ONE, name="far"),
         waiting(Trigger(point="p"), ONE, name="point"),
     ]
-    assert chosen(*some) == ["a", "b", "c"]
-    assert chosen(*some[3:]) == []
+    assert chosen(*entries) == ["a", "b", "c"]
+    assert chosen(*entries[3:]) == []
 
 
-def test_cheap_ones_wait_for_idle_time_and_for_a_known_cost() -> None:
+def test_cheap_queries_wait_for_idle_time_and_known_cost() -> None:
     cheap = Trigger(fresh_within=5_000.0, cheap=True)
-    some = [waiting(cheap, ONE, 0.9, "cheap"), waiting(cheap, ONE, 1.0, "dear")]
+    entries = [waiting(cheap, ONE, 0.9, "cheap"), waiting(cheap, ONE, 1.0, "dear")]
     unknown = replace(waiting(cheap, ONE, 0.1, "unknown"), costs=Costs(0.1, is_known=False))
-    some += [unknown, waiting(cheap, NOTHING, 0.1, "nothing")]
-    assert chosen(*some) == ["cheap"]
-    assert chosen(*some, waiting(Trigger(rows=1), ONE, name="due")) == ["due"]
+    entries += [unknown, waiting(cheap, NOTHING, 0.1, "nothing")]
+    assert chosen(*entries) == ["cheap"]
+    assert chosen(*entries, waiting(Trigger(rows=1), ONE, name="due")) == ["due"]
 
 
-def test_bounds_that_cannot_be_held_are_told_with_the_least_that_can() -> None:
-    def told(trigger: Trigger, costs: Costs) -> list[tuple[str, str]]:
+def test_impossible_bounds_are_reported_with_the_shortest() -> None:
+    def messages(trigger: Trigger, costs: Costs) -> list[tuple[str, str]]:
         return shortest_bounds(Waiting("q", trigger, ONE, costs), PACE)
 
     step = Costs(1.0, each_look=0.5, longest=8.0)
-    assert told(Trigger(fresh_within=8.0), step) == []
-    ((code, text),) = told(Trigger(fresh_within=7.0), step)
+    assert messages(Trigger(fresh_within=8.0), step) == []
+    ((code, text),) = messages(Trigger(fresh_within=7.0), step)
     assert code == "fresh_impossible"
-    # The look, and twice (1 s to open, 8 s of work).
+    # The look, plus twice (1 s to open + 8 s of work).
     assert "23 s" in text
-    ((code, _),) = told(Trigger(fresh_within=4.0), Costs(0.1))
+    ((code, _),) = messages(Trigger(fresh_within=4.0), Costs(0.1))
     assert code == "fresh_impossible", "shorter than a look"
-    assert told(Trigger(every=60.0, ready_within=3.0), step) == []
-    ((code, text),) = told(Trigger(every=60.0, ready_within=2.9), step)
+    assert messages(Trigger(every=60.0, ready_within=3.0), step) == []
+    ((code, text),) = messages(Trigger(every=60.0, ready_within=2.9), step)
     assert code == "ready_impossible"
     assert "3 s" in text
 
@@ -771,24 +784,24 @@ def test_bounds_that_cannot_be_held_are_told_with_the_least_that_can() -> None:
         ([], []),
     ],
 )
-def test_times_of_commits_are_put_in_order(times: list[float | None], ordered: list[float]) -> None:
+def test_commit_times_are_put_in_order(times: list[float | None], ordered: list[float]) -> None:
     assert in_order(times, since=3.0, now=100.0) == ordered
 
 
 def test_the_margin_learns_from_the_latest_runs() -> None:
     margin = Margin()
 
-    def after(count: int, thought: float, took: float) -> float:
+    def moments_after(count: int, estimate: float, elapsed: float) -> float:
         for _ in range(count):
-            margin.ran(thought, took)
+            margin.ran(estimate, elapsed)
         return margin.value
 
     assert margin.value == FIRST_MARGIN
-    assert after(19, 1.0, 1.0) == FIRST_MARGIN, "fewer than twenty"
-    assert after(1, 2.0, 2.0) == LEAST_MARGIN
-    assert after(3, 1.0, 5.0) == 5.0
-    assert after(198, 1.0, 1.0) == LEAST_MARGIN, "two of two hundred are left"
-    assert after(1, 0.0, 7.0) == LEAST_MARGIN, "nothing was thought of that one"
+    assert moments_after(19, 1.0, 1.0) == FIRST_MARGIN, "fewer than twenty"
+    assert moments_after(1, 2.0, 2.0) == LEAST_MARGIN
+    assert moments_after(3, 1.0, 5.0) == 5.0
+    assert moments_after(198, 1.0, 1.0) == LEAST_MARGIN, "two of two hundred are left"
+    assert moments_after(1, 0.0, 7.0) == LEAST_MARGIN, "that run had no estimate"
 
 
 def run_of(rows: int, ms: float) -> RunCost:
@@ -796,7 +809,7 @@ def run_of(rows: int, ms: float) -> RunCost:
 
 
 class Forecast:
-    """A row a second."""
+    """One row per second."""
 
     def rows(self, tables: list[str], since: float, until: float) -> float:
         return until - since
@@ -805,36 +818,36 @@ class Forecast:
         return () if until - since < 1_500 else ("s",)
 
 
-def test_costs_follow_the_recorded_runs() -> None:
-    some = pending((0.0, 3_000))
-    assert costs_of(ON_COMMIT, some, (), (0, 5)) == Costs(UNKNOWN_S, is_known=False)
+def test_costs_follow_recorded_runs() -> None:
+    changes = pending((0.0, 3_000))
+    assert costs_of(ON_COMMIT, changes, (), (0, 5)) == Costs(UNKNOWN_S, is_known=False)
     runs = [run_of(1_000, 200.0), run_of(2_000, 300.0), run_of(0, 100.0)]
-    costs = costs_of(ON_COMMIT, some, runs, (0, 5))
+    costs = costs_of(ON_COMMIT, changes, runs, (0, 5))
     assert (costs.is_known, costs.longest) == (True, 0.3)
     assert (costs.pending, costs.each_look) == (pytest.approx(0.4), pytest.approx(0.1))
     assert costs_of(ON_COMMIT, NOTHING, runs, (0, 5)).pending == 0.0
     hourly = Trigger(every=3_600.0)
-    ahead = costs_of(hourly, some, runs, (NOON + 1_600, NOON + 2_600), ["s"], Forecast())
+    ahead = costs_of(hourly, changes, runs, (NOON + 1_600, NOON + 2_600), ["s"], Forecast())
     assert ahead.each_look == pytest.approx(0.2)
     assert ahead.expected == pytest.approx(0.2), "2,000 rows until the hour"
 
 
-def test_costs_are_those_of_changes_of_the_same_tables() -> None:
-    def over(table: str, rows: int, ms: float) -> RunCost:
+def test_costs_use_runs_over_the_same_tables() -> None:
+    def run_over(table: str, rows: int, ms: float) -> RunCost:
         return replace(run_of(rows, ms), moved=(table,))
 
-    runs = [over("r", 1_000, 200.0), over("r", 2_000, 300.0), over("s", 1_000, 5_000.0)]
+    runs = [run_over("r", 1_000, 200.0), run_over("r", 2_000, 300.0), run_over("s", 1_000, 5_000.0)]
     cheap = replace(pending((0.0, 1_000)), moved=frozenset("r"))
-    dear = replace(cheap, moved=frozenset("s"))
+    expensive = replace(cheap, moved=frozenset("s"))
     assert costs_of(ON_COMMIT, cheap, runs, (0, 5)).pending == pytest.approx(0.2)
-    assert costs_of(ON_COMMIT, dear, runs, (0, 5)).pending == pytest.approx(5.0)
-    # Until the moment s is expected: a run of both is not known, and all runs tell.
+    assert costs_of(ON_COMMIT, expensive, runs, (0, 5)).pending == pytest.approx(5.0)
+    # `s` is expected before the moment: no run covers both tables, so all runs are used.
     hourly = Trigger(every=3_600.0)
-    ahead = costs_of(hourly, dear, runs, (NOON + 1_600, NOON + 3_500), ["s"], Forecast())
+    ahead = costs_of(hourly, expensive, runs, (NOON + 1_600, NOON + 3_500), ["s"], Forecast())
     assert ahead.each_look == pytest.approx(5.0)
 
 
-def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:
+def test_failed_work_is_retried_after_the_clock_is_set_back() -> None:
     now, trigger = NOON, Trigger(rows=1)
     source = Mock(**{"waiting.return_value": [waiting(trigger, pending((-9_000.0, 7)))]})
 

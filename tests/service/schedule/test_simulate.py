@@ -1,4 +1,4 @@
-"""`impctl simulate` against real runs: commits made ready, settings, late rows, kept pieces."""
+"""`impctl simulate` against real runs: commits, settings, late rows, stored pieces."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ from tests.support.run_cli import Capsys, Cli, MadeOnce, MonkeyPatch, Words, spi
 NAMES, START = ("l", "s", "two"), 1_790_000_000.0
 
 
-class Wall:
-    """What the machine's clock says; commits say so, too."""
+class FakeClock:
+    """A fake clock, also for commit times."""
 
     def __init__(self) -> None:
         self.now = START
@@ -65,15 +65,15 @@ class Wall:
         self.stamp(folder, table)
 
     def stamp(self, folder: Path, table: str) -> None:
-        """Have the table's latest commit say this time."""
+        """Set the time of the table's latest commit to now."""
         set_time(folder / table, DeltaTable(str(folder / table)).version(), self.now)
 
 
 @pytest.fixture
-def wall(monkeypatch: MonkeyPatch) -> Wall:
-    result = Wall()
+def clock(monkeypatch: MonkeyPatch) -> FakeClock:
+    result = FakeClock()
     monkeypatch.setattr(time, "time", lambda: result.now)
-    # What was measured is compared below: each look at a stopwatch takes a millisecond.
+    # Tests compare measured times, so each stopwatch reading takes a millisecond.
     ticks = itertools.count()
     monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(ticks) / 1000)
     return result
@@ -92,42 +92,43 @@ def cli(tmp_path: Path, capsys: Capsys, monkeypatch: MonkeyPatch) -> Cli:
     return Cli(capsys, write_three(tmp_path))
 
 
-def taking(folder: Path, rng: random.Random) -> None:
-    """Have the latest step of each query have taken a time of its rows, about as long as it did."""
+def set_step_times(folder: Path, rng: random.Random) -> None:
+    """Set the recorded time of each query's latest step to a noisy function of its rows."""
     with Store.open(folder / ".impctl") as store, store.lock(1.0, "test"):
         for name in NAMES:
             (record,), costs = store.history(name, 1), store.costs(name)
             if record.action == "exact":
-                took = (20.0 + 3.0 * record.changes) * rng.uniform(0.8, 1.25)
-                cost = replace(costs[0], elapsed_ms=took)
-                store.amend_record(name, replace(record, elapsed_ms=took, cost=cost))
+                elapsed = (20.0 + 3.0 * record.changes) * rng.uniform(0.8, 1.25)
+                cost = replace(costs[0], elapsed_ms=elapsed)
+                store.amend_record(name, replace(record, elapsed_ms=elapsed, cost=cost))
 
 
 @pytest.fixture
-def followed(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce, wall: Wall) -> Cli:
-    """Captured after a commit, and maintained three seconds after each of six others, a minute
-    apart."""
+def followed(
+    capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce, clock: FakeClock
+) -> Cli:
+    """Captured after one commit, then maintained 3 s after each of six, a minute apart."""
 
     def follow(folder: Path) -> None:
         rng, cli = random.Random(5), Cli(capsys, write_three(folder))
         for table in ("t", "u"):
-            wall.stamp(folder, table)
-        wall.now += 30.0
-        wall.commit(folder, "t", some(rng, 5, "x"))
-        wall.now += 30.0
+            clock.stamp(folder, table)
+        clock.now += 30.0
+        clock.commit(folder, "t", some(rng, 5, "x"))
+        clock.now += 30.0
         cli.good("capture")
-        for turn in range(6):
-            wall.now += 60.0
-            wall.commit(folder, "t", some(rng, rng.randrange(1, 9), "x"))
-            if turn % 3 == 2:
-                wall.commit(folder, "u", some(rng, 2, "y"))
-            wall.now += 3.0
+        for step in range(6):
+            clock.now += 60.0
+            clock.commit(folder, "t", some(rng, rng.randrange(1, 9), "x"))
+            if step % 3 == 2:
+                clock.commit(folder, "u", some(rng, 2, "y"))
+            clock.now += 3.0
             cli.good("maintain")
-            taking(folder, rng)
+            set_step_times(folder, rng)
 
     monkeypatch.setattr(OwnSession, "open", NO_SPARK)
     folder = made_once.folder("followed", follow)
-    wall.now = START + 60.0 + 6 * 63.0 + 30.0
+    clock.now = START + 60.0 + 6 * 63.0 + 30.0
     return Cli(capsys, folder / "w.yaml")
 
 
@@ -135,7 +136,7 @@ def simulated(cli: Cli, *words: str) -> dict[str, Any]:
     return cli.one("simulate", *words)
 
 
-def those_of(setting: dict[str, Any], *names: str) -> list[Any]:
+def values_of(setting: dict[str, Any], *names: str) -> list[Any]:
     return [setting[name] for name in names]
 
 
@@ -148,10 +149,10 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.slow
-def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
+def test_present_setting_matches_the_record(followed: Cli) -> None:
     result = simulated(followed, "--interval", "6s")
     recorded, (present,) = result["recorded"], result["settings"]
-    # What came before the capture is replayed, but nothing to compare.
+    # Commits before the capture are replayed, but have no recorded run.
     assert recorded["runs"] == recorded["model_runs"] == present["runs"] - 1 == 6
     assert recorded["steps"] == recorded["model_steps"] == present["steps"] - 3 == 18
     assert (recorded["runs_off"], recorded["steps_off"]) == (0.0, 0.0)
@@ -165,42 +166,42 @@ def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
-    words = ("--disk", "0,all", "--trigger", "commit", "--trigger", "fresh_within: 4m")
-    result = simulated(followed, *words)
-    match = {one["setting"]: one for one in result["settings"]}
-    assert list(match) == [
+def test_budgets_read_and_bounds_run_less(followed: Cli) -> None:
+    flags = ("--disk", "0,all", "--trigger", "commit", "--trigger", "fresh_within: 4m")
+    result = simulated(followed, *flags)
+    by_name = {setting["setting"]: setting for setting in result["settings"]}
+    assert list(by_name) == [
         "as it is",
         *("0 B, commit", "0 B, fresh_within 4m"),
         *("all kept, commit", "all kept, fresh_within 4m"),
     ]
-    as_it_is, kept, least = match["as it is"], match["all kept, commit"], match["0 B, commit"]
-    same = ("runs", "steps", "work_ms", "age_s", "state_bytes", "conversions", "reads")
-    assert those_of(as_it_is, *same) == those_of(kept, *same)
+    as_it_is, kept, least = by_name["as it is"], by_name["all kept, commit"], by_name["0 B, commit"]
+    keys = ("runs", "steps", "work_ms", "age_s", "state_bytes", "conversions", "reads")
+    assert values_of(as_it_is, *keys) == values_of(kept, *keys)
     assert least["state_bytes"] < kept["state_bytes"]
     assert (bool(least["over_budget"]), bool(kept["over_budget"])) == (True, False)
     assert least["conversions"] == 3
     assert least["reads"] > 0
     assert least["work_ms"] > kept["work_ms"]
     for name in ("0 B", "all kept"):
-        each, bound = match[f"{name}, commit"], match[f"{name}, fresh_within 4m"]
-        assert bound["runs"] < each["runs"] / 2
-        assert bound["work_ms"] < each["work_ms"]
+        on_commit, bound = by_name[f"{name}, commit"], by_name[f"{name}, fresh_within 4m"]
+        assert bound["runs"] < on_commit["runs"] / 2
+        assert bound["work_ms"] < on_commit["work_ms"]
         assert bound["late"] == 0
-        assert each["age_worst_s"] < 10 < 200 < bound["age_s"] <= bound["age_worst_s"] <= 240
+        assert on_commit["age_worst_s"] < 10 < 200 < bound["age_s"] <= bound["age_worst_s"] <= 240
 
 
 @pytest.mark.slow
-def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
+def test_replay_is_repeatable_and_writes_nothing(followed: Cli) -> None:
     before = contents(followed.folder)
-    words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "3m")
-    first, second = followed.good(*words), followed.good(*words)
+    command = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "3m")
+    first, second = followed.good(*command), followed.good(*command)
     assert contents(followed.folder) == before
     assert first.document == second.document
     assert first.results[0]["commits"] == {"t": 3, "u": 1}
 
 
-def test_the_file_says_what_is_present(followed: Cli) -> None:
+def test_file_defines_the_present(followed: Cli) -> None:
     head = 'budget: {disk: 0}\ndefaults: {trigger: "use"}\n'
     followed.edit("queries:", f"{head}queries:")
     result = simulated(followed, "--query", "l", "--trigger", "{every: 5m, rows: 1000}")
@@ -212,14 +213,14 @@ def test_the_file_says_what_is_present(followed: Cli) -> None:
     assert result["costs_by"] == {"l": "runs"}
 
 
-def test_the_variable_holds_for_what_is_present(followed: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_variable_applies_to_the_present(followed: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_DISK", "0")
     present, other = simulated(followed, "--trigger", "commit")["settings"]
     assert present["conversions"] == 3
     assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
 
 
-def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli) -> None:
+def test_nothing_to_replay_gives_a_hint(cli: Cli) -> None:
     assert not (cli.folder / ".impctl").exists()
     for hint in ("impctl capture", "--since"):
         ran = cli("simulate")
@@ -230,7 +231,7 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("flags", "message"),
     [
         (("--disk", "much"), "--disk"),
         (("--trigger", "fresh_within: 10"), "duration such as 10m"),
@@ -239,147 +240,155 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli) -> None:
         (("--trigger", "sometimes"), "must be one of"),
     ],
 )
-def test_what_makes_no_sense_is_refused(cli: Cli, words: Words, said: str) -> None:
-    ran = cli("simulate", *words)
+def test_invalid_flags_are_refused(cli: Cli, flags: Words, message: str) -> None:
+    ran = cli("simulate", *flags)
     assert ran.refusal == (2, "usage")
-    assert said in ran.error["message"]
+    assert message in ran.error["message"]
     assert ran.error["hint"]
 
 
-def test_other_budgets_are_compared_with_what_is_read_now(cli: Cli, wall: Wall) -> None:
+def test_budgets_are_compared_with_the_present_modes(cli: Cli, clock: FakeClock) -> None:
     cli.good("capture", "--disk", "0")
     rng = random.Random(9)
     for _ in range(3):
-        wall.now += 60.0
-        wall.commit(cli.folder, "t", some(rng, 3, "x"))
+        clock.now += 60.0
+        clock.commit(cli.folder, "t", some(rng, 3, "x"))
         cli.good("maintain")
-        taking(cli.folder, rng)
+        set_step_times(cli.folder, rng)
     present, least, kept = simulated(cli, "--disk", "0,all")["settings"]
-    same = ("runs", "steps", "work_ms", "state_bytes", "reads", "conversions")
-    assert those_of(present, *same) == those_of(least, *same)
+    keys = ("runs", "steps", "work_ms", "state_bytes", "reads", "conversions")
+    assert values_of(present, *keys) == values_of(least, *keys)
     assert present["reads"] > kept["reads"] == 0
     assert (present["conversions"], kept["conversions"]) == (0, 3)
     assert kept["work_ms"] < present["work_ms"]
     assert kept["state_bytes"] > present["state_bytes"]
 
 
-def test_a_choice_uses_the_bounds_of_the_setting(followed: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_choice_uses_the_bounds_of_the_setting(followed: Cli, monkeypatch: MonkeyPatch) -> None:
     calls = spied(monkeypatch, Pieces, "within")
 
-    def asked() -> list[tuple[int | None, dict[str, float]]]:
-        return [(budget, {n: one.ms for n, one in bounds.items()}) for _, budget, bounds in calls]
+    def arguments() -> list[tuple[int | None, dict[str, float]]]:
+        return [
+            (budget, {name: bound.ms for name, bound in bounds.items()})
+            for _, budget, bounds in calls
+        ]
 
-    words = ("--disk", "0", "--trigger", "commit", "--trigger", "fresh_within: 4m")
-    simulated(followed, *words, "--query", "l", "--query", "s")
-    assert asked() == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
+    flags = ("--disk", "0", "--trigger", "commit", "--trigger", "fresh_within: 4m")
+    simulated(followed, *flags, "--query", "l", "--query", "s")
+    assert arguments() == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
     calls.clear()
     text = followed.workload.read_text()
     followed.workload.write_text(f"defaults: {{trigger: {{fresh_within: 1m}}}}\n{text}")
     simulated(followed, "--disk", "0", "--query", "l")
-    assert asked() == [(0, {"l": 60_000.0})]
+    assert arguments() == [(0, {"l": 60_000.0})]
 
 
 SIZES = 6
-"""Of changes, that prices are asked for."""
+"""Number of change sizes that have a price."""
 
 
 def pieces(
-    model: StateModel, now: Modes, chance: float = 0.0, ms: float = 0.0, *, is_asked: bool = False
+    model: StateModel,
+    modes: Modes,
+    chance: float = 0.0,
+    ms: float = 0.0,
+    *,
+    must_convert: bool = False,
 ) -> Pieces:
-    """Of one query, whose pieces take so many milliseconds each to convert; each kind of change
-    comes with this chance within a day. `is_asked`: it may not be kept like this."""
+    """State of one query. Each piece takes `ms` to convert; each kind of change comes with
+    probability `chance` within a day. `must_convert`: the present modes are not allowed."""
     tables = {table: 0 for kind in model.kinds for table in kind.tables}
     query = cast(Any, SimpleNamespace(stored=SimpleNamespace(versions=tables)))
-    takes = dict.fromkeys(PieceMode, ms)
-    model = model.with_pieces(lambda piece: replace(piece, conversion=takes))
+    conversion = dict.fromkeys(PieceMode, ms)
+    model = model.with_pieces(lambda piece: replace(piece, conversion=conversion))
     expected = tuple(
         Expected(kind.tables, kind.rate, dict.fromkeys(kind.tables, 10.0), chance=chance)
         for kind in model.kinds
     )
-    state = WeighedState({"q": query}, 0, {}, expected, {"q": model}, {"q": now})
-    return Pieces(state, ({"q": model},) * SIZES, is_asked)
+    state = WeighedState({"q": query}, 0, {}, expected, {"q": model}, {"q": modes})
+    return Pieces(state, ({"q": model},) * SIZES, must_convert)
 
 
-def test_bounds_urge_what_a_rare_change_needs() -> None:
-    urged_ones = 0
+def test_bounds_favor_rare_changes() -> None:
+    conversions_seen = 0
     for seed in range(8):
         model = frequent_and_rare(seed)
         now = {"left": PieceMode.READ, "right": PieceMode.KEPT}
         result = pieces(model, now, 0.06)
-        none = result.within(11, {})
-        assert (none.conversions, none.bytes) == (0, 11)
-        # Both kinds are likely, and only one of them can be held: it goes by the work.
+        unbounded = result.within(11, {})
+        assert (unbounded.conversions, unbounded.bytes) == (0, 11)
+        # Both kinds are likely and only one bound can be met, so work decides.
         assert result.within(11, {"q": Bound(1.0, "fresh_within 1ms")}).conversions == 0
         frequent, rare = evaluate(model, {"left": PieceMode.READ, "right": PieceMode.READ}).per_kind
         if frequent < rare:
-            # The frequent one is in time when it reads, too.
+            # The frequent one meets the bound even if it reads.
             bound = Bound(LEAST_MARGIN * (frequent + rare) / 2, "fresh_within")
-            urged = result.within(11, {"q": bound})
-            assert (urged.conversions, urged.bytes) == (1, 11)
+            with_bound = result.within(11, {"q": bound})
+            assert (with_bound.conversions, with_bound.bytes) == (1, 11)
             kept = evaluate(model, {"left": PieceMode.KEPT, "right": PieceMode.READ}).per_kind
-            assert urged.prices["q"][frozenset("s")].ms == (kept[1],) * SIZES
+            assert with_bound.prices["q"][frozenset("s")].ms == (kept[1],) * SIZES
             assert pieces(model, now, 0.05).within(11, {"q": bound}).conversions == 0
-            urged_ones += 1
-        # What bounds of one trigger urge is not told for another.
-        assert result.within(11, {}) == none
-    assert urged_ones > 2
+            conversions_seen += 1
+        # The bounds of one trigger do not affect another.
+        assert result.within(11, {}) == unbounded
+    assert conversions_seen > 2
 
 
 @random_seeds(12, 36, 200)
-def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None:
+def test_unprofitable_choice_keeps_present_modes(seed: int) -> None:
     rng = Random(seed)
     model = drawn_model(rng)
     now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
     least = sum(min(piece.sizes.values()) for piece in model.pieces)
     budget = rng.randint(least, largest(model))
-    then = choose({"q": model}, budget).queries["q"].modes
-    saved = per_day(model, now) - per_day(model, then)
-    moved = sum(now[name] != mode for name, mode in then.items())
+    chosen = choose({"q": model}, budget).queries["q"].modes
+    saved = per_day(model, now) - per_day(model, chosen)
+    converted = sum(now[name] != mode for name, mode in chosen.items())
     is_over = model.bytes_of(now) > budget
     for days in (6.9, 7.1):
-        ms = max(0.0, (days * saved - STATE.conversion_ms) / moved) if moved else 0.0
-        takes = STATE.conversion_ms + ms * moved
-        pays = saved > 0 and saved >= 0.2 * per_day(model, now) and takes <= 7.0 * saved
+        ms = max(0.0, (days * saved - STATE.conversion_ms) / converted) if converted else 0.0
+        conversion_ms = STATE.conversion_ms + ms * converted
+        pays = saved > 0 and saved >= 0.2 * per_day(model, now) and conversion_ms <= 7.0 * saved
         within = pieces(model, now, ms=ms).within(budget, {})
-        assert within.conversions == (1 if moved and (is_over or pays) else 0)
-        assert within.bytes == model.bytes_of(then if is_over or pays else now)
+        assert within.conversions == (1 if converted and (is_over or pays) else 0)
+        assert within.bytes == model.bytes_of(chosen if is_over or pays else now)
         assert not within.exceeds
 
 
-def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
+def test_disallowed_modes_change_at_any_cost() -> None:
     rng = Random(3)
     for _ in range(15):
         model = drawn_model(rng)
         now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
-        then = choose({"q": model}, 10**9).queries["q"].modes
-        if now == then:
+        chosen = choose({"q": model}, 10**9).queries["q"].modes
+        if now == chosen:
             continue
         assert pieces(model, now, ms=1e12).within(10**9, {}).conversions == 0
-        assert pieces(model, now, ms=1e12, is_asked=True).within(10**9, {}).conversions == 1
+        assert pieces(model, now, ms=1e12, must_convert=True).within(10**9, {}).conversions == 1
 
 
-def appended(at: float | None, rows: int | None, size: int = 0) -> Commit:
-    gone = None if rows is None else 0
-    return Commit(0, at, rows, gone, 1, size, "WRITE")
+def appended(committed: float | None, rows: int | None, size: int = 0) -> Commit:
+    deleted = None if rows is None else 0
+    return Commit(0, committed, rows, deleted, 1, size, "WRITE")
 
 
-def test_rows_that_a_log_does_not_tell_go_by_bytes() -> None:
-    told = [appended(1, 10, 100), appended(2, 30, 300), appended(3, None, 50), appended(4, None)]
-    assert [commit.rows for commit in commits_of(told, 0.0, 9.0)] == [10, 30, 5, 20]
-    known = {"t": History("", 0, 0.0, (*told, appended(10, None)))}
-    assert Replay(0.0, 9.0, {}, known).guessed == 2
+def test_unknown_rows_are_guessed_from_bytes() -> None:
+    commits = [appended(1, 10, 100), appended(2, 30, 300), appended(3, None, 50), appended(4, None)]
+    assert [commit.rows for commit in commits_of(commits, 0.0, 9.0)] == [10, 30, 5, 20]
+    histories = {"t": History("", 0, 0.0, (*commits, appended(10, None)))}
+    assert Replay(0.0, 9.0, {}, histories).guessed == 2
     (commit,) = commits_of([appended(1, None, 7)], 0.0, 9.0)
     assert commit.rows == 100
 
 
-def test_commits_before_and_after_are_no_part_of_it() -> None:
-    told = [appended(1, 1), appended(5, 2), appended(4, 4), appended(None, 8), appended(9, 16)]
-    commits = [(commit.at, commit.rows) for commit in commits_of(told, 5.0, 8.0)]
+def test_commits_outside_the_period_are_ignored() -> None:
+    entries = [appended(1, 1), appended(5, 2), appended(4, 4), appended(None, 8), appended(9, 16)]
+    commits = [(commit.at, commit.rows) for commit in commits_of(entries, 5.0, 8.0)]
     assert commits == [(5.0, 2), (5.0, 4), (5.0, 8)]
-    assert commits_of(told, 6.0, 8.0) == []
+    assert commits_of(entries, 6.0, 8.0) == []
 
 
-def test_commits_of_several_tables_keep_their_order() -> None:
+def test_commits_of_several_tables_are_merged() -> None:
     one = commits_of([appended(1, 1), appended(4, 2)], 0.0, 9.0)
     other = commits_of([appended(2, 4, 7), appended(4, 8)], 0.0, 9.0)
     result = CommitStream.of({"b": one, "a": other})
@@ -388,22 +397,22 @@ def test_commits_of_several_tables_keep_their_order() -> None:
     assert [result.until(moment) for moment in (0.9, 1, 3.9, 4)] == [0, 1, 2, 4]
 
 
-def test_every_budget_by_every_trigger_and_none_twice() -> None:
-    fresh, each = Trigger(fresh_within=600.0), ON_COMMIT
-    several = ["500 MB, fresh_within 10m", "500 MB, commit"]
-    several += ["all kept, fresh_within 10m", "all kept, commit"]
+def test_settings_combine_budgets_and_triggers_once() -> None:
+    bound, on_commit = Trigger(fresh_within=600.0), ON_COMMIT
+    all_names = ["500 MB, fresh_within 10m", "500 MB, commit"]
+    all_names += ["all kept, fresh_within 10m", "all kept, commit"]
     for disk, disks, triggers, names in (
         (None, [], [], []),
-        (10**9, disks_from(["500MB, all", "500MB"]), [fresh, each, fresh], several),
-        (10**9, [], [fresh], ["1 GB, fresh_within 10m"]),
+        (10**9, disks_from(["500MB, all", "500MB"]), [bound, on_commit, bound], all_names),
+        (10**9, [], [bound], ["1 GB, fresh_within 10m"]),
         (None, [0], [], ["0 B"]),
     ):
         settings = settings_of(disk, disks, triggers)
-        assert [one.name for one in settings] == ["as it is", *names]
+        assert [setting.name for setting in settings] == ["as it is", *names]
     assert settings_of(10**9, [], [])[0].disk == 10**9
 
 
-def test_a_trigger_is_read_as_in_the_file() -> None:
+def test_trigger_is_read_as_in_the_file() -> None:
     assert trigger_from("commit") == ON_COMMIT
     assert trigger_from("fresh_within: 10m") == Trigger(fresh_within=600.0)
     assert trigger_from("{rows: 5, every: 1h}") == Trigger(rows=5, every=3_600.0)
@@ -413,13 +422,13 @@ def test_a_trigger_is_read_as_in_the_file() -> None:
     assert "every" in (caught.value.hint or "")
 
 
-def record(ended: float, took_ms: float, commit_ms: float = 0.0) -> RunRecord:
-    half = {"read_ms": took_ms / 2, "engine_ms": took_ms / 2, "commit_ms": commit_ms}
-    return run_record("exact", started_at=ended, elapsed_ms=took_ms + commit_ms, changes=1, **half)
+def record(ended: float, step_ms: float, commit_ms: float = 0.0) -> RunRecord:
+    half = {"read_ms": step_ms / 2, "engine_ms": step_ms / 2, "commit_ms": commit_ms}
+    return run_record("exact", started_at=ended, elapsed_ms=step_ms + commit_ms, changes=1, **half)
 
 
 @pytest.mark.parametrize(
-    ("others", "pause", "count"),
+    ("later_steps", "pause", "count"),
     [
         pytest.param(None, 1.0, 0, id="none"),
         pytest.param([("b", 13.0, 1_000.0)], 1.2, 1, id="close together"),
@@ -428,16 +437,16 @@ def record(ended: float, took_ms: float, commit_ms: float = 0.0) -> RunRecord:
         pytest.param([("a", 10.1, 50.0)], 1.2, 2, id="no query comes twice in a run"),
     ],
 )
-def test_steps_close_together_are_one_run(others: Any, pause: float, count: int) -> None:
-    steps = [] if others is None else [("a", record(10.0, 500.0, 900.0))]
-    steps += [(name, record(*times)) for name, *times in others or ()]
+def test_steps_close_together_are_one_run(later_steps: Any, pause: float, count: int) -> None:
+    steps = [] if later_steps is None else [("a", record(10.0, 500.0, 900.0))]
+    steps += [(name, record(*times)) for name, *times in later_steps or ()]
     assert runs_in(steps, pause) == count
 
 
-def test_a_quantile_is_one_of_the_numbers() -> None:
+def test_quantile_is_one_of_the_numbers() -> None:
     assert quantile([], 0.5) is None
     assert quantile([3.0], 0.99) == 3.0
-    hundred = [float(at) for at in range(1, 101)]
+    hundred = [float(number) for number in range(1, 101)]
     assert [quantile(hundred, share) for share in (0.0, 0.5, 0.99, 1.0)] == [1.0, 50.0, 99.0, 100.0]
 
 
@@ -445,7 +454,7 @@ SETS = [frozenset(), frozenset("a"), frozenset("b"), frozenset("ab"), frozenset(
 
 
 def runs(rng: random.Random) -> list[RunCost]:
-    """Of any kind, over any tables; noisy, some with Spark."""
+    """Noisy runs of any kind over any tables, some with Spark."""
     kinds = rng.choice([[RunKind.MAINTAIN], [RunKind.RECAPTURE], list(RunKind), []])
     return [
         RunCost(
@@ -462,49 +471,51 @@ def runs(rng: random.Random) -> list[RunCost]:
 
 
 @random_seeds(5, 33, 60)
-def test_lines_are_those_of_the_estimates(seed: int) -> None:
+def test_lines_match_the_estimates(seed: int) -> None:
     rng = random.Random(seed)
     known = runs(rng)
     costs, size_of = StepCosts.of(known, {}), ChangeSize
     for moved in SETS[1:]:
         for rows, size in [(0, 0), (3, 100), (70_000, 10), (2, 10**8), (10**7, 10**9)]:
-            words = {"has_spark": True, "table_rows": lambda: 0, "moved": sorted(moved)}
-            wanted = estimated(known, RunKind.MAINTAIN, size_of(rows, size), **words).maintain_ms
+            arguments = {"has_spark": True, "table_rows": lambda: 0, "moved": sorted(moved)}
+            expected = estimated(
+                known, RunKind.MAINTAIN, size_of(rows, size), **arguments
+            ).maintain_ms
             result = costs.ms(moved, rows, size)
-            assert (result is None) == (wanted is None)
+            assert (result is None) == (expected is None)
             if result is not None:
-                assert result == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+                assert result == pytest.approx(expected, rel=1e-6, abs=1e-6)
     by_runs = any(run.kind is RunKind.MAINTAIN for run in known)
     assert (costs.by is CostsBy.RUNS) == by_runs
     assert (costs.by is CostsBy.PRIORS) == (costs.ms(frozenset("a"), 1, 1) is None)
 
 
-def test_a_price_lies_on_the_line_between_two_sizes() -> None:
+def test_price_is_interpolated_between_sizes() -> None:
     price = Price((10.0, 20.0, 40.0), (1.0, 3.0, 7.0), (0.0, -1.0, 1.0), (0.5, 1.0, 1.0))
-    of = {frozenset("a"): price}
-    for table, rows, wanted in (
+    prices = {frozenset("a"): price}
+    for table, rows, expected in (
         *(("a", 3, (1.0, 0.0, 0.5)), ("a", 20, (3.0, -1.0, 1.0)), ("a", 30, (5.0, 0.0, 1.0))),
         *(("a", 1_000, (7.0, 1.0, 1.0)), ("b", 30, (0.0, 0.0, 0.0))),
     ):
-        assert price_of_step(of, frozenset(table), rows) == wanted
+        assert price_of_step(prices, frozenset(table), rows) == expected
 
 
-def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -> None:
+def test_unpriced_sets_of_tables_use_the_largest_known_kinds() -> None:
     def flat(ms: float) -> Price:
         return Price((1.0,), (ms,), (ms,), (ms,))
 
-    of = {frozenset("a"): flat(1.0), frozenset("b"): flat(2.0), frozenset("ab"): flat(10.0)}
-    of[frozenset("c")] = flat(20.0)
-    assert price_of_step(of, frozenset("ab"), 5)[0] == 10.0
-    assert price_of_step(of, frozenset("abc"), 5)[0] == 30.0
+    prices = {frozenset("a"): flat(1.0), frozenset("b"): flat(2.0), frozenset("ab"): flat(10.0)}
+    prices[frozenset("c")] = flat(20.0)
+    assert price_of_step(prices, frozenset("ab"), 5)[0] == 10.0
+    assert price_of_step(prices, frozenset("abc"), 5)[0] == 30.0
     assert price_of_step({frozenset("abc"): flat(9.0)}, frozenset("ab"), 5)[0] == 0.0
 
 
-def test_a_step_is_its_line_and_what_state_adds_but_no_less_than_its_price() -> None:
+def test_step_costs_its_line_plus_state_but_at_least_its_price() -> None:
     known = [RunCost(RunKind.MAINTAIN, rows, 0, 100.0) for rows in (1, 2, 3)]
-    for more, ms, wanted in [(30.0, 5.0, 0.13), (-60.0, 5.0, 0.04), (-99.0, 5.0, 0.005)]:
+    for more, ms, expected in [(30.0, 5.0, 0.13), (-60.0, 5.0, 0.04), (-99.0, 5.0, 0.005)]:
         costs = StepCosts.of(known, {frozenset("a"): Price((1.0,), (ms,), (more,), (0.0,))})
-        assert costs.step(frozenset("a"), 2, 0).seconds == pytest.approx(wanted)
+        assert costs.step(frozenset("a"), 2, 0).seconds == pytest.approx(expected)
     unknown = StepCosts.of([], {frozenset("a"): Price((1.0,), (7.0,), (2.0,), (0.0,))})
     assert unknown.step(frozenset("a"), 2, 0).seconds == pytest.approx(0.007)
     assert unknown.step(frozenset("b"), 2, 0).seconds == UNKNOWN_S

@@ -1,4 +1,4 @@
-"""Days of following in virtual time: nothing late where a look allows it, no run too many."""
+"""Days of following in virtual time: no avoidable lateness, and no needless runs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from tests.support.random_cases import random_cases
 from tests.support.run_cli import MonkeyPatch, spied
 
 TimedRows = tuple[float, str, int]
-"""When it comes, to which table, and how many rows."""
+"""Time, table and number of rows of a commit."""
 
 StepTime = Callable[[Sequence[TimedRows], float], float]
-"""Seconds of a step over these commits, and so many rows more."""
+"""Seconds of a step over these commits and a number of additional rows."""
 
 
 def line(fixed: float, per_row: float = 0.0) -> StepTime:
@@ -56,8 +56,8 @@ class Query(Struct, dict=True):
 
 
 class PlayedRun(Struct, dict=True):
-    """One run: when it started and ended, the oldest change of each query, seconds of all steps,
-    how late it was, and how many steps."""
+    """One run: its start and end, the oldest change of each query, seconds of all steps, the
+    number of late steps, and how late it was."""
 
     start: float
     end: float
@@ -72,29 +72,29 @@ class PlayedRun(Struct, dict=True):
 
     @property
     def ages(self) -> list[float]:
-        """When it started."""
+        """Age of each query's oldest change at the start, in seconds."""
         return [self.start - oldest for oldest in self.oldest.values()]
 
 
 class Process(Struct, dict=True):
-    """A scheduler over a clock that is set forward from look to look."""
+    """A scheduler with a virtual clock that jumps from look to look."""
 
     queries: Mapping[QueryName, Query]
     commits: Sequence[TimedRows]
     look: float
     noise: Callable[[], float] = lambda: 1.0
     now: float = 0.0
-    stopped: tuple[float, float] | None = None
-    """From when to when the process does not run."""
-    looks_on: bool = False
-    """Whether it looks again right after a run, without a pause."""
+    outage: tuple[float, float] | None = None
+    """Start and end of a time in which the process does not run."""
+    has_no_pause: bool = False
+    """Whether it looks again right after a run."""
     runs: list[PlayedRun] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         triggers = {name: query.trigger for name, query in self.queries.items()}
         clock = lambda: self.now  # noqa: E731
-        self.scheduler = Scheduler(triggers, self.look, clock, self, self.works)
-        self.of: dict[frozenset[str], list[TimedRows]] = {}
+        self.scheduler = Scheduler(triggers, self.look, clock, self, self.perform)
+        self.commits_of: dict[frozenset[str], list[TimedRows]] = {}
 
     def run(self, until: float) -> list[PlayedRun]:
         while self.now < until:
@@ -104,10 +104,10 @@ class Process(Struct, dict=True):
                 late, _ = self.scheduler.run(ready, due)
                 if len(self.runs) > count:
                     self.runs[-1].late = late
-            if not self.looks_on or len(self.runs) == count:
+            if not self.has_no_pause or len(self.runs) == count:
                 self.now += self.scheduler.pause()
-            if self.stopped is not None and self.stopped[0] <= self.now < self.stopped[1]:
-                self.now = self.stopped[1]
+            if self.outage is not None and self.outage[0] <= self.now < self.outage[1]:
+                self.now = self.outage[1]
         return self.runs
 
     def is_new(self) -> bool:
@@ -117,46 +117,48 @@ class Process(Struct, dict=True):
         timed = (name for name, query in self.queries.items() if not query.trigger.is_on_commit)
         return [self.waiting_of(name) for name in timed]
 
-    def works(self, names: Sequence[QueryName], due: Sequence[Due]) -> FinishedRun:
+    def perform(self, names: Sequence[QueryName], due: Sequence[Due]) -> FinishedRun:
         start, pending = self.now, {name: self.pending(self.queries[name]) for name in names}
-        took, oldest = {}, {}
+        seconds, oldest = {}, {}
         for name in [name for name in names if pending[name]]:
             query = self.queries[name]
             oldest[name] = pending[name][0][0]
-            took[name] = 0.0
+            seconds[name] = 0.0
             if not query.fails:
-                took[name] = query.seconds(pending[name], 0.0) * self.noise()
+                seconds[name] = query.seconds(pending[name], 0.0) * self.noise()
                 query.pinned = query.last = start
-        work = sum(took.values())
+        work = sum(seconds.values())
         if oldest:
             self.now += (OPENING_S if self.runs else OPENING_FIRST_S) + work
-            late = sum(one.due_by is not None and self.now > one.due_by + 1e-6 for one in due)
+            late = sum(item.due_by is not None and self.now > item.due_by + 1e-6 for item in due)
             self.runs.append(PlayedRun(start, self.now, oldest, work, late))
         failed = [name for name in names if self.queries[name].fails]
-        own = self.scheduler.pace.opening + sum(took.get(one.query, 0.0) for one in due)
-        return FinishedRun(self.now, own, failed, waiting=self.waiting())
+        expected = self.scheduler.pace.opening + sum(seconds.get(item.query, 0.0) for item in due)
+        return FinishedRun(self.now, expected, failed, waiting=self.waiting())
 
     def waiting_of(self, name: QueryName) -> Waiting:
         query = self.queries[name]
         result = self.pending(query)
-        changes = tuple(PendingChange(at, rows) for at, _, rows in result)
-        cost, more = query.seconds(result, 0.0) if result else 0.0, 0.0
+        changes = tuple(PendingChange(time, rows) for time, _, rows in result)
+        cost, extra = query.seconds(result, 0.0) if result else 0.0, 0.0
         if result and query.trigger.ready_within is not None:
             moment = next_moment(query.trigger, result[0][0])
             coming = 0.0 if moment is None else query.rows_per_s * max(0.0, moment - self.now)
-            more = max(0.0, query.seconds(result, coming) - cost)
+            extra = max(0.0, query.seconds(result, coming) - cost)
         mark = (query.pinned, len(changes))
         pending = PendingChanges(changes, None, result[0][0] if result else None, mark)
-        costs = Costs(cost, more, is_known=query.is_known)
+        costs = Costs(cost, extra, is_known=query.is_known)
         return Waiting(name, query.trigger, pending, costs, query.last)
 
     def pending(self, query: Query) -> list[TimedRows]:
-        """Commits by bisection, as there may be days of them."""
-        mine = self.of.get(query.tables)
-        if mine is None:
-            mine = self.of[query.tables] = [one for one in self.commits if one[1] in query.tables]
-        first = bisect_right(mine, query.pinned, key=itemgetter(0))
-        return mine[first : bisect_right(mine, self.now, key=itemgetter(0))]
+        """Pending commits, found by bisection since there may be days of them."""
+        relevant = self.commits_of.get(query.tables)
+        if relevant is None:
+            relevant = self.commits_of[query.tables] = [
+                commit for commit in self.commits if commit[1] in query.tables
+            ]
+        first = bisect_right(relevant, query.pinned, key=itemgetter(0))
+        return relevant[first : bisect_right(relevant, self.now, key=itemgetter(0))]
 
 
 DAY = 86_400.0
@@ -164,15 +166,15 @@ DAY = 86_400.0
 
 def minutely(rng: random.Random, days: float) -> list[TimedRows]:
     """A commit about every minute, with a few rows."""
-    result, at = [], 0.0
-    while at < days * DAY:
-        at += rng.expovariate(1 / 60)
-        result.append((at, "a", rng.randrange(1, 60)))
+    result, time = [], 0.0
+    while time < days * DAY:
+        time += rng.expovariate(1 / 60)
+        result.append((time, "a", rng.randrange(1, 60)))
     return result
 
 
 def loads(rng: random.Random, days: float) -> list[TimedRows]:
-    """One load a day, some small corrections after it."""
+    """One load a day, followed by small corrections."""
     result = []
     for day in range(int(days)):
         start = day * DAY + 3 * 3600 + rng.uniform(0, 600)
@@ -182,21 +184,23 @@ def loads(rng: random.Random, days: float) -> list[TimedRows]:
 
 
 def bursts(rng: random.Random, days: float) -> list[TimedRows]:
-    """Hours of nothing, then many commits at once to several tables."""
+    """Hours without commits, then many at once to several tables."""
     arrivals: list[TimedRows] = []
-    at = 0.0
-    while at < days * DAY:
-        at += rng.expovariate(1 / 7_200)
+    time = 0.0
+    while time < days * DAY:
+        time += rng.expovariate(1 / 7_200)
         count = rng.randrange(2, 40)
-        arrivals += [(at + rng.uniform(0, 90), rng.choice("abc"), 50) for _ in range(count)]
+        arrivals += [(time + rng.uniform(0, 90), rng.choice("abc"), 50) for _ in range(count)]
     return sorted(arrivals)
 
 
 def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
     tables = ("a", "b", "c", "ab", "bc", "abc")
     return {
-        f"q{at}": Query(bound, frozenset(tables[at % 6]), line(rng.uniform(0.05, 0.6), 2e-5))
-        for at in range(14)
+        f"q{number}": Query(
+            bound, frozenset(tables[number % 6]), line(rng.uniform(0.05, 0.6), 2e-5)
+        )
+        for number in range(14)
     }
 
 
@@ -208,7 +212,7 @@ HISTORIES = {
 
 
 def _noisy(rng: random.Random) -> Callable[[], float]:
-    """Factors of the times that steps take on a busy machine."""
+    """Random factors for step times on a busy machine."""
 
     def factor() -> float:
         spread = rng.lognormvariate(0.0, 0.35)
@@ -229,7 +233,7 @@ def _noisy(rng: random.Random) -> Callable[[], float]:
         ),
     ],
 )
-def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: bool) -> None:
+def test_nothing_is_late_and_little_early(name: str, bound: float, is_long: bool) -> None:
     rng = random.Random(f"{name}{bound}")
     make, few, many = HISTORIES[name]
     days = many if is_long else few
@@ -239,22 +243,24 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: b
     runs = process.run(days * DAY + 2 * bound)
     assert [run.late for run in runs if run.late] == []
     assert sum(run.steps_late for run in runs) == 0
-    # All that came is in every sketch, and its age was the bound at most, as seen from outside.
+    # Every change is in every sketch, and none was older than the bound.
     for query in queries.values():
-        mine = [at for at, table, _ in arrivals if table in query.tables and at < days * DAY]
-        assert query.pinned >= max(mine, default=-1.0)
+        relevant = [
+            time for time, table, _ in arrivals if table in query.tables and time < days * DAY
+        ]
+        assert query.pinned >= max(relevant, default=-1.0)
     ages = [age for run in runs for age in run.ages]
     assert max(ages) <= bound
-    # As late as is safe: a tenth is given away to share runs, the rest to margin and look.
+    # Runs start as late as is safe: they are early to share runs, and for margin and look.
     assert sum(ages) / len(ages) > 0.75 * bound
     steps = sum(len(run.done) for run in runs)
-    each = [sum(table in query.tables for _, table, _ in arrivals) for query in queries.values()]
-    commits = sum(each)
+    counts = [sum(table in query.tables for _, table, _ in arrivals) for query in queries.values()]
+    commits = sum(counts)
     assert steps < commits
     assert len(runs) < 2 * days * DAY / bound + 4
 
 
-def test_without_a_bound_each_look_runs() -> None:
+def test_each_look_runs_without_bounds() -> None:
     rng = random.Random(5)
     queries = {"q": Query(ON_COMMIT)}
     runs = Process(queries, minutely(rng, 0.1), 30.0, _noisy(rng)).run(0.1 * DAY)
@@ -262,11 +268,11 @@ def test_without_a_bound_each_look_runs() -> None:
     assert all(run.ages[0] <= 30.0 + 3 for run in runs)
 
 
-def query_of(bound: float, fixed: float, per_row: float = 0.0, **more: Any) -> Query:
-    return Query(Trigger(fresh_within=bound, **more), seconds=line(fixed, per_row))
+def query_of(bound: float, fixed: float, per_row: float = 0.0, **settings: Any) -> Query:
+    return Query(Trigger(fresh_within=bound, **settings), seconds=line(fixed, per_row))
 
 
-def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
+def test_start_leaves_time_for_earlier_deadlines() -> None:
     process = Process(
         {"first": query_of(100.0, 2.0), "second": query_of(400.0, 4.0)}, [(0.0, "a", 1)], 10.0
     )
@@ -276,7 +282,7 @@ def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
         assert scheduler.due() == ([], [])
         return scheduler.next_start()
 
-    # Three times (1 s to open first, 2 s to work), and the look.
+    # Three times (1 s for the first opening + 2 s of work), plus the look.
     assert start() == pytest.approx(100.0 - 3 * 3 - 10.0)
     first.pinned = 0.0
     assert start() == pytest.approx(400.0 - 3 * 5 - 10.0)
@@ -287,21 +293,21 @@ def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
     assert start() == pytest.approx(400.0 - 3 * 4.05 - 10.0)
     first.pinned = -1.0
     first.trigger = Trigger(fresh_within=399.0)
-    # `second` has to wait for `first`, whose deadline comes before, so it is what has to start.
+    # `second` waits for `first`, which has the earlier deadline, so `second` decides the start.
     assert start() == pytest.approx(400.0 - 3 * 6.05 - 10.0)
 
 
-def test_those_nearly_due_go_along_and_the_earliest_deadline_first() -> None:
+def test_nearly_due_queries_join_in_deadline_order() -> None:
     bounds = {"late": 105.0, "soon": 100.0, "far": 200.0}
     queries = {name: query_of(bound, 0.1) for name, bound in bounds.items()}
     runs = Process(queries, [(0.0, "a", 1)], 5.0).run(300.0)
     assert [run.done for run in runs] == [["soon", "late"], ["far"]]
 
 
-def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> None:
+def test_process_runs_at_once_after_an_outage_and_reports_lateness() -> None:
     bounds = {"b": 600.0, "a": 300.0, "c": 7_200.0}
     queries = {name: query_of(bound, 1.0) for name, bound in bounds.items()}
-    process = Process(queries, [(10.0, "a", 1)], 10.0, stopped=(50.0, 4_000.0))
+    process = Process(queries, [(10.0, "a", 1)], 10.0, outage=(50.0, 4_000.0))
     first, *_ = process.run(5_000.0)
     assert (first.start, first.done) == (4_000.0, ["a", "b"])
     assert (first.late, first.steps_late) == (pytest.approx(4_000.0 + 3.0 - 310.0), 2)
@@ -309,14 +315,17 @@ def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [300.0, 900.0])
-def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> None:
+def test_failing_query_does_not_move_other_starts(bound: float) -> None:
     rng = random.Random(3)
     days = 25 * bound / DAY
     arrivals = minutely(rng, days)
     trigger = Trigger(fresh_within=bound)
 
     def starts(fails: bool) -> list[tuple[float, list[str]]]:
-        queries = {f"q{at}": Query(trigger, seconds=line(0.5 + at / 8, 1e-4)) for at in range(4)}
+        queries = {
+            f"q{number}": Query(trigger, seconds=line(0.5 + number / 8, 1e-4))
+            for number in range(4)
+        }
         if fails:
             bad = Query(Trigger(fresh_within=bound / 2), seconds=line(20.0, 1e-4), fails=True)
             queries = {"bad": bad, **queries}
@@ -325,24 +334,24 @@ def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> Non
         result = [(run.start, [name for name in run.done if name != "bad"]) for run in runs]
         return [(start, names) for start, names in result if names]
 
-    with_it, without = starts(True), starts(False)
+    with_bad, without = starts(True), starts(False)
     assert len(without) > 20
-    assert [names for _, names in with_it] == [names for _, names in without]
-    # A look comes where the bad one had its own, and no sooner or later than a pause between two.
-    assert all(abs(a - b) <= 10.0 for (a, _), (b, _) in zip(with_it, without, strict=True))
+    assert [names for _, names in with_bad] == [names for _, names in without]
+    # The bad query adds looks, so starts shift by at most the pause between two looks.
+    assert all(abs(a - b) <= 10.0 for (a, _), (b, _) in zip(with_bad, without, strict=True))
 
 
-def test_a_query_that_fails_is_left_until_something_is_new_or_ten_minutes() -> None:
+def test_failed_query_waits_for_a_change_or_ten_minutes() -> None:
     queries = {"bad": Query(Trigger(fresh_within=60.0), fails=True)}
     runs = Process(queries, [(0.0, "a", 1), (1_500.0, "a", 1)], 5.0).run(2_000.0)
     starts = [round(run.start) for run in runs]
     assert len(starts) == 4, starts
     assert 600 <= starts[1] - starts[0] <= 610
     assert 600 <= starts[2] - starts[1] <= 610
-    assert 1_500 <= starts[3] <= 1_510, "what is new is tried at once"
+    assert 1_500 <= starts[3] <= 1_510, "a new change is tried at once"
 
 
-def test_a_moment_without_changes_runs_nothing() -> None:
+def test_moment_without_changes_runs_nothing() -> None:
     arrivals = [(100.0, "a", 1), (4_000.0, "a", 1)]
     queries = {"q": Query(Trigger(every=900.0), seconds=line(0.01, 1e-4))}
     runs = Process(queries, arrivals, 7.0).run(9_000.0)
@@ -350,34 +359,34 @@ def test_a_moment_without_changes_runs_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_work_is_done_ahead_of_a_moment() -> None:
-    """An hour of ten rows in ten seconds, 10 ms each: 36 s of work, of which 3 s may be left."""
-    arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
+def test_work_is_done_before_a_moment() -> None:
+    """Ten rows every ten seconds for an hour, 10 ms each: 36 s of work, 3 s allowed at the end."""
+    arrivals = [(10.0 * number, "a", 10) for number in range(1, 361)]
     ready = Trigger(every=3_600.0, ready_within=3.0)
     queries = {"q": Query(ready, seconds=line(0.05, 0.01))}
-    runs = Process(queries, arrivals, 5.0, looks_on=True).run(3_700.0)
+    runs = Process(queries, arrivals, 5.0, has_no_pause=True).run(3_700.0)
     assert len(runs) > 2
     ahead, at_moment = runs[:-1], runs[-1]
     assert all(run.start < 3_600.0 for run in ahead)
     assert 3_600.0 <= at_moment.start < 3_600.5
     assert at_moment.end <= 3_603.0
     assert at_moment.late == 0.0
-    # Without it all work is left to the moment.
+    # Without the bound, all work happens at the moment.
     alone = {"q": Query(Trigger(every=3_600.0), seconds=line(0.05, 0.01))}
     (run,) = Process(alone, arrivals, 5.0).run(3_700.0)
     assert run.end > 3_630.0
 
 
 @pytest.mark.slow
-def test_what_cannot_be_ready_is_not_tried_without_end() -> None:
-    arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
+def test_impossible_ready_bound_is_not_retried_often() -> None:
+    arrivals = [(10.0 * number, "a", 10) for number in range(1, 361)]
     ready = Trigger(every=3_600.0, ready_within=1.0)
     queries = {"q": Query(ready, seconds=line(10.0, 0.0))}
     runs = Process(queries, arrivals, 5.0).run(3_700.0)
     assert len(runs) <= 3
 
 
-def test_idle_time_takes_what_is_cheap() -> None:
+def test_cheap_queries_use_idle_time() -> None:
     queries = {
         "cheap": query_of(3_600.0, 0.5, cheap=True),
         "dear": query_of(3_600.0, 1.5, cheap=True),
@@ -388,19 +397,21 @@ def test_idle_time_takes_what_is_cheap() -> None:
     assert {name for run in others for name in run.done} == {"dear", "plain"}
 
 
-def test_rows_are_waited_for() -> None:
-    arrivals = [(float(at * 10), "a", 4) for at in range(1, 21)]
+def test_rows_trigger_waits() -> None:
+    arrivals = [(float(number * 10), "a", 4) for number in range(1, 21)]
     queries = {"q": Query(Trigger(rows=10), seconds=line(0.01, 1e-4))}
     runs = Process(queries, arrivals, 5.0).run(300.0)
-    assert [run.start for run in runs] == [pytest.approx(30.0 * at, abs=1.5) for at in range(1, 7)]
+    assert [run.start for run in runs] == [
+        pytest.approx(30.0 * number, abs=1.5) for number in range(1, 7)
+    ]
     assert bisect_left([run.start for run in runs], 200.0) == 6, "two are too few"
 
 
 MOMENT = 6 * 3_600.0
 ROWS = 200_000
-SOME, ALL = (1, 2, 4, 11, 12, 13, 14, 15), range(20)
-"""Seeds of nights. In night 4 a step takes far longer than thought, in 1 and 11 something is left
-for the moment itself; 1, 2, 4 and 11 have different shapes."""
+SOME_SEEDS, ALL_SEEDS = (1, 2, 4, 11, 12, 13, 14, 15), range(20)
+"""Seeds of nights. In night 4 a step takes far longer than estimated; in 1 and 11 some work is left
+at the moment itself; 1, 2, 4 and 11 have different shapes."""
 LOOK = 10.0
 READY = Trigger(cron=read_cron("0 6 * * *"), ready_within=2.0)
 
@@ -409,8 +420,8 @@ def evenly(rng: random.Random) -> list[float]:
     return [rng.uniform(0, MOMENT) for _ in range(rng.randrange(40, 160))]
 
 
-def in_gusts(rng: random.Random) -> list[float]:
-    """Hours of nothing, then several commits within minutes, the last until the moment."""
+def gusty(rng: random.Random) -> list[float]:
+    """Hours without commits, then several within minutes, up to the moment."""
     result = []
     for _ in range(rng.randrange(3, 12)):
         start = rng.uniform(0, MOMENT)
@@ -419,82 +430,82 @@ def in_gusts(rng: random.Random) -> list[float]:
 
 
 def rising(rng: random.Random) -> list[float]:
-    """The more, the nearer the moment is."""
+    """Commits become denser towards the moment."""
     return [MOMENT * rng.random() ** 0.4 for _ in range(rng.randrange(40, 160))]
 
 
 def a_load(rng: random.Random) -> list[float]:
-    """Nearly all in one half hour, a few corrections at any time."""
+    """Most commits within half an hour, and a few corrections at any time."""
     start = rng.uniform(0, MOMENT - 3_600)
     result = [start + rng.uniform(0, 1_800) for _ in range(rng.randrange(3, 60))]
     return result + [rng.uniform(0, MOMENT) for _ in range(20)]
 
 
 Shape = Callable[[random.Random], list[float]]
-SHAPES: tuple[Shape, ...] = (evenly, in_gusts, rising, a_load)
+SHAPES: tuple[Shape, ...] = (evenly, gusty, rising, a_load)
 
 
 def night(rng: random.Random, shape: Shape) -> list[TimedRows]:
-    """All rows of a night, in commits of different sizes; in the last minutes they go on coming."""
+    """All rows of a night, in commits of different sizes, some in the last minutes."""
     last = [MOMENT - rng.uniform(0, 600.0) for _ in range(rng.randrange(20, 80))]
-    times = sorted(at for at in [*shape(rng), *last] if at < MOMENT)
+    times = sorted(time for time in [*shape(rng), *last] if time < MOMENT)
     weights = [rng.lognormvariate(0.0, 0.5) for _ in times]
     rows = [int(ROWS * weight / sum(weights)) for weight in weights]
     rows[0] += ROWS - sum(rows)
-    return [(at, "a", count) for at, count in zip(times, rows, strict=True)]
+    return [(time, "a", count) for time, count in zip(times, rows, strict=True)]
 
 
-class Played(Struct, frozen=True):
-    """A night: seconds from the moment until all is in that came before it, the runs, and the
-    longest that a step took, times what was thought of it."""
+class Night(Struct, frozen=True):
+    """A night: seconds from the moment until all earlier changes are in, the runs, and the
+    largest ratio of a step's time to its estimate."""
 
     left: float
     runs: list[PlayedRun]
     longest: float
 
 
-def played(rows_per_s: float, seed: int, most: float = inf) -> Played:
-    """One night, of a process that began with it and expects so many rows; steps take `most` times
-    as thought at most."""
+def play_night(rows_per_s: float, seed: int, max_factor: float = inf) -> Night:
+    """One night of a process started at its beginning, which expects `rows_per_s`. Steps take at
+    most `max_factor` times their estimate."""
     rng = random.Random(f"night {seed}")
     arrivals = night(rng, SHAPES[seed % len(SHAPES)])
     query = Query(READY, seconds=line(0.05, 1e-4), rows_per_s=rows_per_s)
-    drawn, times = _noisy(rng), [0.0]
+    next_factor, factors = _noisy(rng), [0.0]
 
     def noise() -> float:
-        times.append(min(drawn(), most))
-        return times[-1]
+        factors.append(min(next_factor(), max_factor))
+        return factors[-1]
 
-    process = Process({"q": query}, arrivals, LOOK, noise, looks_on=True)
+    process = Process({"q": query}, arrivals, LOOK, noise, has_no_pause=True)
     runs = process.run(MOMENT + 300.0)
     assert query.pinned >= arrivals[-1][0]
-    return Played(max(0.0, runs[-1].end - MOMENT), runs, max(times))
+    return Night(max(0.0, runs[-1].end - MOMENT), runs, max(factors))
 
 
 MEAN = ROWS / MOMENT
-"""Rows a second of the night."""
+"""Mean rows per second of a night."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows_per_s", "seeds"),
     [
-        (0.0, SOME),
-        (MEAN, SOME),
-        *(pytest.param(each, ALL, marks=pytest.mark.long) for each in (0.0, MEAN)),
+        (0.0, SOME_SEEDS),
+        (MEAN, SOME_SEEDS),
+        *(pytest.param(each, ALL_SEEDS, marks=pytest.mark.long) for each in (0.0, MEAN)),
     ],
 )
-def test_each_moment_leaves_two_seconds_at_most(rows_per_s: float, seeds: Sequence[int]) -> None:
-    """As far as steps take no longer than the margin has it: three times what is thought, in a
-    process that has not learned yet. The work is done as late as that allows."""
-    nights = [played(rows_per_s, seed, FIRST_MARGIN) for seed in seeds]
-    assert all(one.left <= 2.0 for one in nights)
-    assert min(one.longest for one in nights) < 2.0 < max(one.longest for one in nights)
+def test_moments_leave_two_seconds_at_most(rows_per_s: float, seeds: Sequence[int]) -> None:
+    """It holds if steps stay within the margin, three times their estimate in a new process.
+    The work is done as late as that allows."""
+    nights = [play_night(rows_per_s, seed, FIRST_MARGIN) for seed in seeds]
+    assert all(night.left <= 2.0 for night in nights)
+    assert min(night.longest for night in nights) < 2.0 < max(night.longest for night in nights)
     least = MOMENT - FIRST_MARGIN * (OPENING_FIRST_S + 0.05 + 1e-4 * ROWS) - LOOK
-    assert min(one.runs[0].start for one in nights) >= least
-    assert max(len(one.runs) for one in nights) <= 4
-    # Something comes after the last run ahead, or the moment would have nothing left by chance.
-    assert sum(one.left > 0 for one in nights) > len(nights) / 2
+    assert min(night.runs[0].start for night in nights) >= least
+    assert max(len(night.runs) for night in nights) <= 4
+    # In most nights, changes come after the last run ahead.
+    assert sum(night.left > 0 for night in nights) > len(nights) / 2
 
 
 TRIGGERS = (
@@ -517,7 +528,7 @@ TRIGGERS = (
 
 
 def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> simulate.StepCosts:
-    """What runs say; with `rng` tables differ, some are never told, and state adds something."""
+    """Costs from runs. With `rng`, tables differ, some have no runs, and state adds costs."""
     runs = [RunCost(RunKind.MAINTAIN, rows, 0, fixed_ms + row_ms * rows) for rows in (1, 9, 50, 99)]
     prices = {}
     if rng is not None:
@@ -528,22 +539,22 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> s
                 for n in (2, 30, 80)
             ]
         for tables in (frozenset("a"), frozenset("b"), frozenset("ab")):
-            more = tuple(sorted(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3)))
+            extra = tuple(sorted(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3)))
             prices[tables] = simulate.Price(
-                (1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0)
+                (1.0, 10.0, 60.0), (1.0, 2.0, 3.0), extra, (0.0, 0.5, 1.0)
             )
     return simulate.StepCosts.of(runs, prices)
 
 
-def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[TimedRows]:
-    """Steady, in bursts, or hardly any."""
+def random_commits(rng: random.Random, until: float, pause: float | None = None) -> list[TimedRows]:
+    """Steady, bursty or rare commits."""
     result: list[TimedRows] = []
-    at = 0.0
+    time = 0.0
     pause = pause or rng.choice([4.0, 30.0, 200.0])
-    while at < until:
-        at += round(rng.expovariate(1 / pause) * 4) / 4
+    while time < until:
+        time += round(rng.expovariate(1 / pause) * 4) / 4
         for _ in range(rng.choice([1, 1, 1, 3])):
-            result.append((at, rng.choice("aaabc"), rng.choice([1, 3, 20, 70])))
+            result.append((time, rng.choice("aaabc"), rng.choice([1, 3, 20, 70])))
     return result
 
 
@@ -560,30 +571,30 @@ class Replay(Struct, frozen=True):
     rows_per_s: float = 0.02
     since: float = 0.0
 
-    def fast(self) -> simulate.RunTotals:
-        of = {
-            table: [PendingChange(at, rows) for at, name, rows in self.commits if name == table]
+    def replay(self) -> simulate.RunTotals:
+        changes_of = {
+            table: [PendingChange(time, rows) for time, name, rows in self.commits if name == table]
             for table in "abc"
         }
-        made = []
+        queries = []
         for name, trigger, tables, cost in self.queries:
-            stream = simulate.CommitStream.of({table: of[table] for table in tables})
-            made.append(simulate.ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
-        return simulate.VirtualRun(made, self.look).run(self.since, self.until)
+            stream = simulate.CommitStream.of({table: changes_of[table] for table in tables})
+            queries.append(simulate.ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
+        return simulate.VirtualRun(queries, self.look).run(self.since, self.until)
 
-    def slow(self) -> list[PlayedRun]:
-        made = {
+    def every_look(self) -> list[PlayedRun]:
+        queries = {
             name: Query(trigger, tables, _priced(cost), self.rows_per_s, cost.is_known)
             for name, trigger, tables, cost in self.queries
             if trigger.alone in (None, SimpleTrigger.COMMIT)
         }
-        return Process(made, self.commits, self.look, now=self.since).run(self.until)
+        return Process(queries, self.commits, self.look, now=self.since).run(self.until)
 
     def assert_alike(self) -> None:
-        result, wanted = self.fast(), self.slow()
-        ages = [run.end - oldest for run in wanted for oldest in run.oldest.values()]
-        assert (result.runs, result.ages) == (len(wanted), pytest.approx(ages, abs=1e-6))
-        work, late = sum(run.work for run in wanted), sum(run.steps_late for run in wanted)
+        result, expected = self.replay(), self.every_look()
+        ages = [run.end - oldest for run in expected for oldest in run.oldest.values()]
+        assert (result.runs, result.ages) == (len(expected), pytest.approx(ages, abs=1e-6))
+        work, late = sum(run.work for run in expected), sum(run.steps_late for run in expected)
         assert (result.work_s, result.late) == (pytest.approx(work), late)
 
 
@@ -597,7 +608,7 @@ def _priced(cost: simulate.StepCosts) -> StepTime:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trigger", TRIGGERS)
-def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None:
+def test_replay_of_a_trigger_matches_every_look(trigger: Trigger) -> None:
     """Two queries with this trigger, and one with another."""
     number = TRIGGERS.index(trigger)
     rng = random.Random(f"trigger {number}")
@@ -607,26 +618,26 @@ def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None
         ("two", trigger, frozenset("ab"), costs(40.0, 30.0, rng)),
         ("other", other, frozenset("abc"), costs(300.0, 2.0, rng)),
     ]
-    Replay(queries, drawn(rng, 1_500.0, pause=12.0), 5.0, 1_500.0, 0.02).assert_alike()
+    Replay(queries, random_commits(rng, 1_500.0, pause=12.0), 5.0, 1_500.0, 0.02).assert_alike()
 
 
 @pytest.mark.slow
 @random_cases(fast=8, check=15, total=150)
-def test_runs_are_those_of_making_every_look(cases: range) -> None:
+def test_replay_matches_every_look(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
         until = 3_000.0
-        commits = drawn(rng, until)
+        commits = random_commits(rng, until)
         fixed, row = rng.choice([20.0, 300.0, 4_000.0]), rng.choice([0.0, 2.0, 30.0])
         same = rng.choice([*(None for _ in TRIGGERS), *TRIGGERS])
         queries: list[VirtualQuery] = [
             (
-                f"q{at}",
+                f"q{number}",
                 rng.choice(TRIGGERS) if same is None else same,
                 frozenset(rng.choice(["a", "b", "ab", "abc"])),
                 costs(fixed * rng.uniform(0.5, 2), row, rng),
             )
-            for at in range(rng.randrange(1, 6))
+            for number in range(rng.randrange(1, 6))
         ]
         look = rng.choice([2.0, 5.0, 16.0, 61.0])
         Replay(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0])).assert_alike()
@@ -634,11 +645,11 @@ def test_runs_are_those_of_making_every_look(cases: range) -> None:
 
 @pytest.mark.slow
 @random_cases(fast=4, check=9, total=30)
-def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
-    """Long steps on commit, so that starts of others come while they run, in the same runs too."""
+def test_on_commit_runs_mix_with_delayed_ones(cases: range) -> None:
+    """Long on-commit steps, so that other queries become due while they run."""
     for seed in cases:
         rng = random.Random(seed)
-        commits = drawn(rng, 3_000.0)
+        commits = random_commits(rng, 3_000.0)
         queries: list[VirtualQuery] = [
             ("each", ON_COMMIT, frozenset("a"), costs(rng.choice([3_000.0, 20_000.0]), 5.0, rng)),
             ("bound", Trigger(fresh_within=60.0), frozenset("ab"), costs(200.0, 3.0, rng)),
@@ -649,44 +660,44 @@ def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
 
 @pytest.mark.slow
 @random_cases(fast=3, check=7, total=20)
-def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range) -> None:
+def test_expected_rows_count_from_the_first_row(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
         commits: list[TimedRows] = sorted(
             (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
         )
         ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
-        queries = only(ready, costs(40.0, rng.choice([5.0, 20.0])))
+        queries = single(ready, costs(40.0, rng.choice([5.0, 20.0])))
         Replay(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5).assert_alike()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 10])
-def test_a_query_that_was_run_ahead_may_be_due_again_before_its_moment(seed: int) -> None:
-    """The time from which its work no longer fits moves back, until it is after that run."""
+def test_query_run_ahead_may_be_due_again_before_its_moment(seed: int) -> None:
+    """Its latest safe start moves back until it is after that run."""
     rng = random.Random(seed)
     ready = Trigger(every=600.0, ready_within=2.0)
     queries: list[VirtualQuery] = [
         (
-            f"q{at}",
+            f"q{number}",
             ready,
             frozenset(rng.choice(["a", "ab"])),
             costs(rng.choice([20.0, 300.0, 4_000.0]) * rng.uniform(0.5, 2), 30.0, rng),
         )
-        for at in range(4)
+        for number in range(4)
     ]
-    commits = drawn(rng, 3_000.0, pause=rng.choice([4.0, 30.0]))
+    commits = random_commits(rng, 3_000.0, pause=rng.choice([4.0, 30.0]))
     Replay(queries, commits, 2.0, 3_000.0, 1.0).assert_alike()
 
 
-def only(trigger: Trigger, takes: simulate.StepCosts) -> list[VirtualQuery]:
-    return [("q", trigger, frozenset("a"), takes)]
+def single(trigger: Trigger, cost: simulate.StepCosts) -> list[VirtualQuery]:
+    return [("q", trigger, frozenset("a"), cost)]
 
 
-def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
-    queries = only(Trigger(alone=SimpleTrigger.USE), costs(1.0, 0.0))
-    fast = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
-    assert (fast.runs, fast.steps, fast.left) == (0, 0, [90.0])
+def test_on_use_nothing_runs_and_changes_keep_aging() -> None:
+    queries = single(Trigger(alone=SimpleTrigger.USE), costs(1.0, 0.0))
+    totals = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).replay()
+    assert (totals.runs, totals.steps, totals.left) == (0, 0, [90.0])
 
 
 CLOCKS = (
@@ -703,8 +714,8 @@ CLOCKS = (
 
 
 @random_cases(fast=3, check=15, total=100)
-def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> None:
-    """Few commits around midnight, some at a moment, so that looks go on from the right one."""
+def test_moments_without_pending_changes_are_skipped(cases: range) -> None:
+    """Few commits around midnight, some exactly at a moment."""
     since, until = 79_000.0, 93_000.0
     for seed in cases:
         rng = random.Random(seed)
@@ -715,12 +726,12 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
         )
         queries: list[VirtualQuery] = [
             (
-                f"q{at}",
-                (CLOCKS[seed % len(CLOCKS)], rng.choice(CLOCKS), rng.choice(TRIGGERS))[at],
+                f"q{number}",
+                (CLOCKS[seed % len(CLOCKS)], rng.choice(CLOCKS), rng.choice(TRIGGERS))[number],
                 frozenset(rng.choice(["a", "b", "ab"])),
                 costs(rng.choice([20.0, 4_000.0]), rng.choice([0.0, 30.0]), rng),
             )
-            for at in range(rng.randrange(1, 4))
+            for number in range(rng.randrange(1, 4))
         ]
         Replay(queries, commits, rng.choice([13.0, 61.0]), until, 1e-4, since).assert_alike()
 
@@ -728,11 +739,11 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
 @pytest.mark.parametrize(
     "trigger", [Trigger(every=60.0), Trigger(cron=read_cron("* * * * *")), CLOCKS[5]]
 )
-def test_decades_take_as_long_as_their_runs(trigger: Trigger, monkeypatch: MonkeyPatch) -> None:
-    asked = spied(monkeypatch, Scheduler, "due")
+def test_replay_time_depends_on_runs_alone(trigger: Trigger, monkeypatch: MonkeyPatch) -> None:
+    calls = spied(monkeypatch, Scheduler, "due")
     years = 30 * 365.0 * 86_400
-    commits: list[TimedRows] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
-    fast = Replay(only(trigger, costs(20.0, 0.0)), commits, 5.0, years, 0.0).fast()
-    assert (fast.runs, len(fast.ages)) == (4, 4)
-    assert max(fast.ages) < 620.0
-    assert len(asked) < 400, "of millions of moments"
+    commits: list[TimedRows] = [(years / 5 * number + 1.25, "a", 1) for number in range(1, 5)]
+    totals = Replay(single(trigger, costs(20.0, 0.0)), commits, 5.0, years, 0.0).replay()
+    assert (totals.runs, len(totals.ages)) == (4, 4)
+    assert max(totals.ages) < 620.0
+    assert len(calls) < 400, "of millions of moments"
