@@ -1,4 +1,4 @@
-"""Sums and variances: close to the truth whatever comes and goes, and honest about how close."""
+"""Sums and variances after inserts and deletes, and the bounds of their errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXTREME = (0.0, -0.0, 2.0**999, -(2.0**1000), 2.0**1022, 2.0**-1022, -5e-324)
 
 
 def some_double(rng: Random, known: Sequence[float]) -> float:
-    """One of these, a whole number, or a number of any magnitude up to 1e300."""
+    """A `known` value, a whole number, or a number of any magnitude up to 1e300."""
     match rng.randrange(3):
         case 0:
             return rng.choice(known)
@@ -53,7 +53,7 @@ def some_double(rng: Random, known: Sequence[float]) -> float:
 
 
 def exact_sum(values: Iterable[float], weights: Iterable[int] = repeat(1)) -> Fraction:
-    """In units of the least double, since adding fractions takes ten times as long."""
+    """Add in units of the smallest double, ten times as fast as adding fractions."""
     total = 0
     for value, weight in zip(values, weights, strict=False):
         numerator, denominator = value.as_integer_ratio()
@@ -93,39 +93,39 @@ def shown(total: FloatSum, state: Values) -> tuple[float, float]:
 
 
 @random_cases(60, 280, 5_000)
-def test_the_bound_holds_against_exact_fractions_and_any_order(cases: range) -> None:
+def test_sum_error_covers_the_exact_sum_in_any_order(cases: range) -> None:
     for seed in cases:
         rng = Random(f"bound {seed}")
         kept = [some_double(rng, MODERATE) for _ in range(rng.randint(1, 8))]
-        passing = [
+        temporary = [
             (some_double(rng, MODERATE), rng.randint(1, 3)) for _ in range(rng.randint(0, 8))
         ]
         steps = [[(value, 1) for value in kept]]
-        if passing:
-            steps = [passing, *steps, [(value, -weight) for value, weight in passing]]
+        if temporary:
+            steps = [temporary, *steps, [(value, -weight) for value, weight in temporary]]
         value, error = sum_of(*steps)
         if math.isinf(error):
             continue
-        mine = Fraction(value)
-        assert abs(mine - exact_sum(kept)) <= Fraction(error), seed
+        exact_value = Fraction(value)
+        assert abs(exact_value - exact_sum(kept)) <= Fraction(error), seed
         for order in (kept, kept[::-1], sorted(kept), sorted(kept, key=abs)):
             spark = 0.0
             for value in order:
                 spark += value
-            assert abs(Fraction(spark) - mine) <= Fraction(error), seed
+            assert abs(Fraction(spark) - exact_value) <= Fraction(error), seed
 
 
-def test_what_came_and_went_leaves_the_rest() -> None:
+def test_deleted_values_leave_the_rest() -> None:
     value, error = sum_of([(1e16, 1)], [(1.0, 1)], [(1e16, -1)])
     assert value == 1.0
     assert error < 1e-10
-    # Three times a value is no double: what rounding it would leave is more than the rest.
+    # Three times this value is not a double; its rounding error would exceed the rest.
     large = 1e15 + 1 / 8
     value, error = sum_of([(large, 3)], [(0.5, 1)], *[[(large, -1)]] * 3)
     assert abs(value - 0.5) <= error < 1e-10
 
 
-def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
+def test_the_error_of_a_captured_sum_is_kept() -> None:
     """Spark's partial sum is rounded; deleting most of it must not make the rest look exact."""
     total, huge = FloatSum("x", 0, False), 195326090969723374956.0
     one = np.ones(1, dtype=np.int64)
@@ -137,23 +137,23 @@ def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
     }
     empty = {name: np.zeros(1, dtype=kind) for name, kind in total.columns.items()}
     state = {**total.add(empty, total.partial(partials, grouping, 1)), "rows": one * 2}
-    gone = total.delta(Vector(DOUBLE, np.array([huge])), -one, grouping)
-    left, error = shown(total, {**total.add(state, gone), "rows": one})
-    assert abs(left - 5.0) <= error
+    deleted = total.delta(Vector(DOUBLE, np.array([huge])), -one, grouping)
+    remaining, error = shown(total, {**total.add(state, deleted), "rows": one})
+    assert abs(remaining - 5.0) <= error
 
 
-def test_nan_and_infinities_come_and_go() -> None:
+def test_nan_and_infinities_are_deleted() -> None:
     specials = [(math.nan, 1), (math.inf, 1), (2.5, 1)]
     assert math.isnan(sum_of(specials)[0])
     assert sum_of(specials, [(math.nan, -1)])[0] == math.inf
     assert sum_of(specials, [(math.nan, -1), (math.inf, -1)])[0] == 2.5
     both = [(math.inf, 1), (-math.inf, 1), (2.5, 1)]
     assert math.isnan(sum_of(both)[0])
-    for gone, left in ((math.inf, -math.inf), (-math.inf, math.inf)):
-        assert sum_of(both, [(gone, -1)])[0] == left
+    for deleted, remaining in ((math.inf, -math.inf), (-math.inf, math.inf)):
+        assert sum_of(both, [(deleted, -1)])[0] == remaining
 
 
-def test_whole_numbers_are_exact_and_say_so() -> None:
+def test_sums_of_whole_numbers_are_exact() -> None:
     assert sum_of([(3.0, 1), (4.0, 2)], [(4.0, -1)], integral=True) == (7.0, 0.0)
     assert sum_of([(3.0, 1), (-0.0, 2), (0.5, 1)])[1] > 0
     assert sum_of([(3.0, 1), (0.5, 1)], [(0.5, -1)])[1] == 0
@@ -168,15 +168,15 @@ def test_whole_numbers_are_exact_and_say_so() -> None:
         PARTIAL_ROWS: one,
     }
     grouping = group_rows([Vector(LONG, one)], 1)
-    gone = {**total.partial(partials, grouping, -1), **count.partial(partials, grouping, -1)}
-    state = {**total.add(state, gone), **count.add(state, gone), "rows": state["rows"] - 1}
+    deleted = {**total.partial(partials, grouping, -1), **count.partial(partials, grouping, -1)}
+    state = {**total.add(state, deleted), **count.add(state, deleted), "rows": state["rows"] - 1}
     value, error = shown(total, state)
     assert value == 2.5
     assert error > 0
 
 
 @random_cases(40, 220, 4_000)
-def test_sums_by_slices_are_within_their_bound_group_by_group(cases: range) -> None:
+def test_sliced_sums_of_groups_are_within_their_bound(cases: range) -> None:
     for seed in cases:
         rng = Random(f"slices {seed}")
         groups = [
@@ -187,35 +187,37 @@ def test_sums_by_slices_are_within_their_bound_group_by_group(cases: range) -> N
         starts = np.cumsum([0, *map(len, groups[:-1])])
         with np.errstate(all="ignore"):
             high, low = exact_sums.compensated_grouped_sums(values, starts)
-        for at, group in enumerate(groups):
-            # What overflows on the way is tested elsewhere.
+        for index, group in enumerate(groups):
+            # Intermediate overflow is tested elsewhere.
             if exact_sum(map(abs, group)) < Fraction(2) ** 1020:
-                check_sum((high, low), at, group, seed)
-                assert float(high[at]) + float(low[at]) == float(high[at]), seed
+                check_sum((high, low), index, group, seed)
+                assert float(high[index]) + float(low[index]) == float(high[index]), seed
 
 
 @pytest.mark.slow
-def test_sums_of_many_rows_of_all_sizes_are_within_their_bound() -> None:
-    """Up to as many rows as are summed by slices, and one more."""
+def test_sums_of_many_rows_are_within_their_bound() -> None:
+    """Up to the largest group that is summed in slices, and one row more."""
     random = np.random.default_rng(1)
     for sizes in ((1, 30_000, 3), tuple([20] * 1000), (262_143,), (262_144,)):
         values = random.standard_normal(sum(sizes)) * 2.0 ** random.integers(-90, 90, sum(sizes))
         values[::3] *= -1
         starts = np.cumsum([0, *sizes[:-1]])
         sums = exact_sums.compensated_grouped_sums(values, starts)
-        for at in range(min(len(sizes), 20)):
-            check_sum(sums, at, values[starts[at] : starts[at] + sizes[at]].tolist(), at)
+        for index in range(min(len(sizes), 20)):
+            check_sum(
+                sums, index, values[starts[index] : starts[index] + sizes[index]].tolist(), index
+            )
 
 
-def check_sum(sums: Any, at: int, group: list[float], label: object) -> None:
-    """Whether the two parts of a group's sum are as close to it as is promised."""
-    error = exact_sum([float(part[at]) for part in sums]) - exact_sum(group)
+def check_sum(sums: Any, index: int, group: list[float], label: object) -> None:
+    """Assert that the two parts of a group's sum are within the promised error."""
+    error = exact_sum([float(part[index]) for part in sums]) - exact_sum(group)
     assert abs(error) <= exact_sum(map(abs, group)) * Fraction(exact_sums.DRIFT), label
 
 
 @pytest.mark.slow
-def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
-    """A group far below the greatest keeps the digits that its own power would leave it."""
+def test_a_small_group_beside_large_ones_stays_precise() -> None:
+    """A group far below the largest one has as many digits as it would have alone."""
     random = np.random.default_rng(2)
     for far in (0, 10, 60, 300):
         sizes = [1000] * 8
@@ -224,21 +226,21 @@ def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
         starts = np.cumsum([0, *sizes[:-1]])
         reach = np.add.reduceat(np.abs(values), starts)
         high, low = exact_sums.compensated_grouped_sums(values, starts, reach)
-        for at, start in enumerate(starts.tolist()):
+        for index, start in enumerate(starts.tolist()):
             group = [Fraction(value) for value in values[start : start + 1000].tolist()]
-            result = Fraction(float(high[at])) + Fraction(float(low[at]))
+            result = Fraction(float(high[index])) + Fraction(float(low[index]))
             assert abs(result - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
 
 
 @random_cases(40, 220, 4_000)
-def test_sums_of_values_that_count_several_times_are_within_their_bound(cases: range) -> None:
+def test_sums_of_weighted_values_are_within_their_bound(cases: range) -> None:
     for seed in cases:
         rng = Random(f"several times {seed}")
         values = [some_double(rng, EXTREME) for _ in range(rng.choice((1, 2, 5, 40)))]
         weights = [rng.choice((-7, -1, 0, 1, 2, 1000)) for _ in values]
         reach = exact_sum(map(abs, values), map(abs, weights))
         if reach >= Fraction(2) ** 1020:
-            continue  # as above
+            continue  # intermediate overflow, as above
         starts = np.zeros(1, dtype=np.int64)
         with np.errstate(all="ignore"):
             high, low = exact_sums.grouped_products(np.array(values), np.array(weights), starts)
@@ -252,7 +254,7 @@ FUNCTIONS = ("var_pop", "variance", "stddev_pop", "stddev")
 
 
 def updated(buffer: Buffer, value: float) -> Buffer:
-    """As Spark's CentralMomentAgg takes up a row."""
+    """Add a row as Spark's CentralMomentAgg does."""
     count, mean, centred = buffer
     delta = value - mean
     share = delta / (count + 1.0)
@@ -260,7 +262,7 @@ def updated(buffer: Buffer, value: float) -> Buffer:
 
 
 def merged(left: Buffer, right: Buffer) -> Buffer:
-    """As Spark's CentralMomentAgg merges two buffers."""
+    """Merge two buffers as Spark's CentralMomentAgg does."""
     count = left[0] + right[0]
     delta = right[1] - left[1]
     share = 0.0 if count == 0 else delta / count
@@ -268,8 +270,8 @@ def merged(left: Buffer, right: Buffer) -> Buffer:
     return count, left[1] + share * right[0], centred
 
 
-def in_any_order(values: list[float], rng: Random) -> Buffer:
-    """The values taken up in parts that are merged as chance has it."""
+def aggregated_in_any_order(values: list[float], rng: Random) -> Buffer:
+    """Aggregate random parts of the values and merge them in random order."""
     values = rng.sample(values, len(values))
     parts, size = [], rng.choice((1, 3, len(values)))
     for start in range(0, len(values), size):
@@ -339,28 +341,28 @@ def some_values(rng: Random, kind: SqlType) -> list[Any]:
     return [Decimal(value).scaleb(-2) for value in whole] if kind.scale else whole
 
 
-def agrees(result: tuple[float | None, float], wanted: float | None) -> bool:
+def agrees(result: tuple[float | None, float], expected: float | None) -> bool:
     value, error = result
-    if value is None or wanted is None:
-        return value is wanted
-    if math.isnan(wanted) or math.isnan(value):
-        return math.isnan(wanted) and math.isnan(value)
-    return error == math.inf or abs(Fraction(value) - Fraction(wanted)) <= Fraction(error)
+    if value is None or expected is None:
+        return value is expected
+    if math.isnan(expected) or math.isnan(value):
+        return math.isnan(expected) and math.isnan(value)
+    return error == math.inf or abs(Fraction(value) - Fraction(expected)) <= Fraction(error)
 
 
 @pytest.mark.slow
 @every_kind
 @random_cases(12, 14, 120)
-def test_spark_lies_within_the_error(kind: SqlType, arrow: pa.DataType, cases: range) -> None:
-    """After rows came and went, whatever the order in which Spark takes up those that are left."""
+def test_spark_is_within_the_error(kind: SqlType, arrow: pa.DataType, cases: range) -> None:
+    """After inserts and deletes, for any order in which Spark aggregates the remaining rows."""
     for seed in cases:
         rng = Random(seed)
         maintained = Maintained(kind, arrow)
-        kept, gone = some_values(rng, kind), some_values(rng, kind)
-        maintained.step([*kept, None, *gone], 1)
-        maintained.step(gone, -1)
+        kept, deleted = some_values(rng, kind), some_values(rng, kind)
+        maintained.step([*kept, None, *deleted], 1)
+        maintained.step(deleted, -1)
         for _ in range(5):
-            buffer = in_any_order([float(value) for value in kept], rng)
+            buffer = aggregated_in_any_order([float(value) for value in kept], rng)
             for name, shown in zip(FUNCTIONS, maintained.shown, strict=True):
                 assert agrees(shown, finished(name, buffer)), (seed, name, shown)
 
@@ -375,7 +377,7 @@ def test_the_error_is_small() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "wanted"),
+    ("values", "expected"),
     [
         ([1e9 + k for k in range(4)], 1.25),
         ([1.7e9 + k / 8 for k in range(8)], 0.08203125),
@@ -385,12 +387,12 @@ def test_the_error_is_small() -> None:
         ([1e-3, 3e-3], 1e-6),
     ],
 )
-def test_values_far_from_zero_leave_their_variance(values: list[float], wanted: float) -> None:
+def test_variance_of_values_far_from_zero(values: list[float], expected: float) -> None:
     maintained = Maintained(DOUBLE, pa.float64())
     maintained.step([*values, 1e3, -7.5], 1)
     maintained.step([-7.5, 1e3], -1)
     result = maintained.shown[FUNCTIONS.index("var_pop")]
-    assert result[0] == pytest.approx(wanted, rel=1e-9, abs=1e-25)
+    assert result[0] == pytest.approx(expected, rel=1e-9, abs=1e-25)
     exact = [Fraction(one) for one in values]
     mean = sum(exact) / len(exact)
     squares = sum((one - mean) ** 2 for one in exact) / len(exact)
@@ -399,7 +401,7 @@ def test_values_far_from_zero_leave_their_variance(values: list[float], wanted: 
 
 
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
-def test_one_value_that_is_no_number(special: float) -> None:
+def test_nan_and_infinite_values(special: float) -> None:
     maintained = Maintained(DOUBLE, pa.float64())
     maintained.step([1.0, 2.0, special], 1)
     assert all(value is not None and math.isnan(value) for value, _ in maintained.shown)
@@ -417,12 +419,12 @@ def test_no_rows_one_row_and_overflow() -> None:
     assert all(error == math.inf for _, error in maintained.shown)
 
 
-def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
-    """Spark's own sum of doubles is rounded with every row, and the mean is drawn from it."""
-    count, apart = 1000, 2000
-    wanted = float(apart**2 / 4)
-    total = Fraction(10**6 * count + apart * count // 2)
-    squares = Fraction((10**12 + (10**6 + apart) ** 2) * (count // 2))
+def test_errors_of_captured_sums_are_in_the_error() -> None:
+    """Spark rounds its sum of doubles at every row, and the mean is computed from that sum."""
+    count, distance = 1000, 2000
+    expected = float(distance**2 / 4)
+    total = Fraction(10**6 * count + distance * count // 2)
+    squares = Fraction((10**12 + (10**6 + distance) ** 2) * (count // 2))
     worst, lost = (float(exact) * count * 2.0**-53 for exact in (total, squares))
     maintained = Maintained(DOUBLE, pa.float64())
     rows = np.array([count], dtype=np.int64)
@@ -435,30 +437,42 @@ def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
     absorb = maintained.group.absorb((), partials, ())
     new = absorb.take(np.flatnonzero(absorb.weights > 0))
     variance = next(iter(new.columns.values()))
-    assert float(variance.values[0]) != wanted
-    assert abs(float(variance.values[0]) - wanted) <= float(variance.error[0]) < math.inf
+    assert float(variance.values[0]) != expected
+    assert abs(float(variance.values[0]) - expected) <= float(variance.error[0]) < math.inf
 
 
 LIMIT = 2**127
-HARD = [0, -1, 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, -(2**64), LIMIT - 1]
+EDGE_VALUES = [
+    0,
+    -1,
+    1,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(2**63) - 1,
+    2**64 - 1,
+    2**64,
+    -(2**64),
+    LIMIT - 1,
+]
 
 
 def some_number(rng: Random, most: int = LIMIT) -> int:
-    """One of the hard ones, or any below `most` in magnitude, small ones as often as large ones."""
+    """An edge value, or a number below `most` in magnitude with a random number of bits."""
     if rng.random() < 0.4:
-        return rng.choice([one for one in (*HARD, -LIMIT) if -most <= one < most])
+        return rng.choice([one for one in (*EDGE_VALUES, -LIMIT) if -most <= one < most])
     bits = rng.randint(0, most.bit_length() - 1)
     return rng.randint(-(1 << bits), (1 << bits) - 1)
 
 
 def column(values: list[int]) -> Any:
-    """As the engine holds them: int64 where all fit."""
+    """The values as the engine stores them: int64 if all fit."""
     narrow = all(-(2**63) <= value < 2**63 for value in values)
     return np.array(values, dtype=np.int64 if narrow else object)
 
 
 @random_seeds(15, 38, 600)
-def test_wide_numbers_come_back_and_their_sums_carry(seed: int) -> None:
+def test_wide_numbers_round_trip_and_sums_carry(seed: int) -> None:
     rng = Random(f"widened {seed}")
     values = [some_number(rng) for _ in range(rng.randrange(9))]
     high, low = widen(column(values))
@@ -475,7 +489,7 @@ def test_wide_numbers_come_back_and_their_sums_carry(seed: int) -> None:
 
 
 @random_seeds(8, 24, 400)
-def test_what_comes_and_goes_leaves_nothing(seed: int) -> None:
+def test_inserts_and_deletes_sum_to_zero(seed: int) -> None:
     rng = Random(f"nothing {seed}")
     values = [some_number(rng, 2**120) for _ in range(rng.randint(1, 30))]
     total = widen(np.zeros(1, dtype=np.int64))
@@ -485,7 +499,7 @@ def test_what_comes_and_goes_leaves_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("value", [LIMIT, -LIMIT - 1, 10**60])
-def test_what_does_not_fit_is_refused(value: int) -> None:
+def test_too_wide_numbers_are_refused(value: int) -> None:
     with pytest.raises(EvaluationError) as caught:
         widen(np.array([0, value], dtype=object))
     assert caught.value.code == "arithmetic_overflow"
@@ -508,11 +522,11 @@ def test_sums_of_groups_are_exact(seed: int) -> None:
     assert result.tolist() == expected
 
 
-def test_what_leaves_64_or_128_bits_is_kept_or_refused() -> None:
-    one = np.zeros(1, dtype=np.int64)
+def test_sums_beyond_64_and_beyond_128_bits() -> None:
+    starts = np.zeros(1, dtype=np.int64)
     for values, weights, total in (([2**62] * 4, [1] * 4, 2**64), ([-(2**63)], [-1], 2**63)):
         order = np.arange(len(values))
-        result = exact_grouped_sums(np.array(values), np.array(weights), order, one)
+        result = exact_grouped_sums(np.array(values), np.array(weights), order, starts)
         assert result.tolist() == [total]
     for sign in (1, -1):
         left, right = (widen(np.array([sign * n * 10**37], dtype=object)) for n in (9, 17))
@@ -520,7 +534,7 @@ def test_what_leaves_64_or_128_bits_is_kept_or_refused() -> None:
             add(*left, *right)
 
 
-def test_a_sum_that_fills_its_type_is_told_and_one_beyond_is_refused() -> None:
+def test_the_largest_sum_of_a_type_fits_and_a_larger_one_fails() -> None:
     total = ExactSum("x", 0, decimal(10, 2))
     for sign in (1, -1):
         for value, fits in ((10**10 - 1, True), (10**10, False)):

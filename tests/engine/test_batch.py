@@ -1,4 +1,4 @@
-"""Batches and their tags mean the same sum consolidated, cut and counted per fragment."""
+"""Batches and their tags: consolidation, lots, and counts per range."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ NUMBER, TEXT = AttributeId(0), AttributeId(1)
 
 def batch() -> Batch:
     valid = np.arange(SIZE) % 3 != 0
-    texts = pa.array([f"t{at}" for at in range(SIZE)], pa.large_string())
+    texts = pa.array([f"t{row}" for row in range(SIZE)], pa.large_string())
     columns = {NUMBER: Vector(LONG, np.arange(SIZE), valid, None), TEXT: Vector(STRING, texts)}
     return Batch(columns, np.arange(SIZE) + 1, (RowTags(np.arange(SIZE, dtype=np.int32)),))
 
 
 @pytest.mark.parametrize("kept", [[], [0], [9], [3, 4, 5], [0, 1], [2, 4], list(range(SIZE))])
-def test_rows_kept_are_those_of_the_mask(kept: list[int]) -> None:
-    keep = batch().keep(np.isin(np.arange(SIZE), kept))
-    assert keep.weights.tolist() == [at + 1 for at in kept]
-    assert keep.columns[NUMBER].values.tolist() == kept
-    assert keep.columns[NUMBER].validity().tolist() == [at % 3 != 0 for at in kept]
-    assert keep.columns[TEXT].values.to_pylist() == [f"t{at}" for at in kept]
-    assert [tag.ranges.tolist() for tag in keep.tags] == [kept]
+def test_keep_selects_rows_by_mask(kept: list[int]) -> None:
+    result = batch().keep(np.isin(np.arange(SIZE), kept))
+    assert result.weights.tolist() == [row + 1 for row in kept]
+    assert result.columns[NUMBER].values.tolist() == kept
+    assert result.columns[NUMBER].validity().tolist() == [row % 3 != 0 for row in kept]
+    assert result.columns[TEXT].values.to_pylist() == [f"t{row}" for row in kept]
+    assert [tag.ranges.tolist() for tag in result.tags] == [kept]
 
 
 @pytest.mark.parametrize(
     ("rows", "most", "sizes"),
     [(10, 3, [3, 3, 3, 1]), (10, 5, [5, 5]), (10, 10, [10]), (10, 99, [10]), (0, 3, [])],
 )
-def test_lots_are_the_rows_in_their_order(rows: int, most: int, sizes: list[int]) -> None:
+def test_lots_have_all_rows_in_order(rows: int, most: int, sizes: list[int]) -> None:
     lots = list(batch().take(np.arange(rows)).lots(most))
     assert [len(lot) for lot in lots] == sizes
     assert [weight for lot in lots for weight in lot.weights.tolist()] == list(range(1, rows + 1))
     texts = [text for lot in lots for text in lot.columns[TEXT].values.to_pylist()]
-    assert texts == [f"t{at}" for at in range(rows)]
+    assert texts == [f"t{row}" for row in range(rows)]
 
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
@@ -66,7 +66,7 @@ Row = tuple[int | None, float | None, int, tuple[int, ...]]
 
 
 def batch_of(rows: list[Row], weights: list[int]) -> Batch:
-    """A number, a double, a fragment and a set of them per row."""
+    """Each row has a number, a double, a range and a set of ranges."""
     numbers, doubles, ranges, sets = zip(*rows, strict=True) if rows else ((), (), (), ())
     columns = {
         "n": Vector(
@@ -81,24 +81,24 @@ def batch_of(rows: list[Row], weights: list[int]) -> Batch:
         ),
     }
     offsets = np.cumsum([0, *map(len, sets)], dtype=np.int64)
-    spelled = SetTags(offsets, np.array([f for one in sets for f in one], dtype=np.int32))
-    tags = (RowTags(np.array(ranges, dtype=np.int32)), spelled)
+    set_tags = SetTags(offsets, np.array([f for one in sets for f in one], dtype=np.int32))
+    tags = (RowTags(np.array(ranges, dtype=np.int32)), set_tags)
     return Batch(columns, np.array(weights, dtype=np.int64), tags)
 
 
-def meaning(batch: Batch) -> list[tuple[object, int]]:
-    """Each row with its weight; doubles by their bits, tags by their fragments."""
+def weighted_rows(batch: Batch) -> list[tuple[object, int]]:
+    """Each row with its weight; doubles as bits, tags as ranges."""
     number, double = batch.columns["n"], batch.columns["d"]
     first, second = (tag.sets() for tag in batch.tags)
     result: list[tuple[object, int]] = []
-    for at, weight in enumerate(batch.weights.tolist()):
+    for index, weight in enumerate(batch.weights.tolist()):
         row = (
-            int(number.values[at]) if number.valid is None or number.valid[at] else None,
-            struct.pack("<d", double.values[at])
-            if double.valid is None or double.valid[at]
+            int(number.values[index]) if number.valid is None or number.valid[index] else None,
+            struct.pack("<d", double.values[index])
+            if double.valid is None or double.valid[index]
             else None,
-            tuple(first.ranges[first.offsets[at] : first.offsets[at + 1]].tolist()),
-            tuple(second.ranges[second.offsets[at] : second.offsets[at + 1]].tolist()),
+            tuple(first.ranges[first.offsets[index] : first.offsets[index + 1]].tolist()),
+            tuple(second.ranges[second.offsets[index] : second.offsets[index + 1]].tolist()),
         )
         result.append((row, weight))
     return result
@@ -106,13 +106,13 @@ def meaning(batch: Batch) -> list[tuple[object, int]]:
 
 def summed(batch: Batch) -> Counter[object]:
     counts: Counter[object] = Counter()
-    for row, weight in meaning(batch):
+    for row, weight in weighted_rows(batch):
         counts[row] += weight
     return Counter({row: weight for row, weight in counts.items() if weight})
 
 
 @random_cases(100, 550, 6_000)
-def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
+def test_consolidation_sums_weights_of_each_row(cases: range) -> None:
     cancelled = merged = 0
     pools = ((None, 0, 1), DOUBLES, (1, 2), SETS)
     for seed in cases:
@@ -120,15 +120,15 @@ def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
         rows: list[Row] = [tuple(map(rng.choice, pools)) for _ in range(rng.randrange(6))]
         picked = [rng.choice(rows) for _ in range(rng.randrange(12))] if rows else []
         batch = batch_of(picked, [rng.choice((-2, -1, 1, 2)) for _ in picked])
-        result, wanted = consolidated(batch), summed(batch)
-        assert Counter(dict(meaning(result))) == wanted, seed
-        assert len(result) == len(wanted), seed
-        cancelled += len({row for row, _ in meaning(batch)}) > len(wanted)
-        merged += len(wanted) < len(batch)
+        result, expected = consolidated(batch), summed(batch)
+        assert Counter(dict(weighted_rows(result))) == expected, seed
+        assert len(result) == len(expected), seed
+        cancelled += len({row for row, _ in weighted_rows(batch)}) > len(expected)
+        merged += len(expected) < len(batch)
     assert min(cancelled, merged) > len(cases) // 10
 
 
-def test_a_row_is_one_only_with_the_same_bits_and_fragments() -> None:
+def test_equal_rows_have_the_same_bits_and_ranges() -> None:
     rows: list[Row] = [(0, value, 1, ()) for value in (0.0, -0.0, math.nan, OTHER_NAN, math.nan)]
     result = consolidated(batch_of(rows, [1, -1, 1, -1, -1]))
     assert sorted(result.weights.tolist()) == [-1, -1, 1]
@@ -141,8 +141,8 @@ Sets = list[set[int]]
 Signed = dict[tuple[int, int], int]
 
 
-def remembered(old: Sets, new: Sets) -> GroupSets:
-    """The sets of these groups, after counting what makes the old ones and then the new ones."""
+def group_sets(old: Sets, new: Sets) -> GroupSets:
+    """The sets of these groups after counting the old ones, then the changes to the new ones."""
     counts, groups = RangeCounts("sets"), np.arange(len(old), dtype=np.int64)
     counts.count(groups, pairs_of([(i, f, 1) for i, group in enumerate(old) for f in group]))
     return counts.count(groups, pairs_of(crossings_of(old, new)))
@@ -178,12 +178,12 @@ class Case(Struct, frozen=True):
     old: Sets
     new: Sets
     rows: list[tuple[int, bool, int, int]]
-    """(group, whether its new set, slot, weight)"""
+    """(group, whether to use its new set, slot, weight)"""
 
     @property
     def tags(self) -> GroupTags:
         return GroupTags(
-            remembered(self.old, self.new),
+            group_sets(self.old, self.new),
             np.array([row[0] for row in self.rows], dtype=np.int64),
             np.array([row[1] for row in self.rows], dtype=np.bool_),
         )
@@ -215,41 +215,39 @@ def expanded(tags: GroupTags | RowTags, rows: list[tuple[int, bool, int, int]]) 
 
 
 @random_seeds(10, 35, 600)
-def test_groups_expand_to_their_old_and_new_sets_and_so_do_rows_taken(seed: int) -> None:
+def test_group_tags_expand_to_old_and_new_sets_also_after_take(seed: int) -> None:
     rng = Random(seed)
     case = some_case(rng)
     assert expanded(case.tags, case.rows) == case.expected()
     chosen = rng.choices(range(len(case.rows)), k=rng.randrange(9)) if case.rows else []
     part = Case(case.old, case.new, [case.rows[row] for row in chosen])
-    taken = case.tags.take(np.array(chosen, dtype=np.int64))
-    assert len(taken) == len(chosen)
-    assert expanded(taken, part.rows) == part.expected()
+    selected = case.tags.take(np.array(chosen, dtype=np.int64))
+    assert len(selected) == len(chosen)
+    assert expanded(selected, part.rows) == part.expected()
 
 
 @random_seeds(10, 35, 600)
-def test_a_group_that_stays_is_never_spelled_out(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Old row out, new row in, same slot: only what crossed zero is looked at."""
+def test_an_unchanged_group_is_not_expanded(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old row out, new row in, same slot: only counts that crossed zero matter."""
     case = some_case(Random(seed))
-    source, asked = remembered(case.old, case.new), list[int]()
+    source, expanded_groups = group_sets(case.old, case.new), list[int]()
     groups = np.arange(len(case.old), dtype=np.int64)
     tags = GroupTags(source, np.tile(groups, 2), np.repeat([False, True], len(groups)))
     weights = np.repeat(np.array([-1, 1]), len(groups))
     old_sets = GroupSets.old_sets
 
-    def spelled_out(sets: GroupSets, ordinals: Ints) -> Pairs:
-        asked.extend(ordinals.tolist())
+    def recorded(sets: GroupSets, ordinals: Ints) -> Pairs:
+        expanded_groups.extend(ordinals.tolist())
         return old_sets(sets, ordinals)
 
-    monkeypatch.setattr(GroupSets, "old_sets", spelled_out)
-    expand = tags.expand(np.zeros(2 * len(groups), dtype=np.int64), weights)
-    assert asked == []
-    assert len(expand.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
+    monkeypatch.setattr(GroupSets, "old_sets", recorded)
+    pairs = tags.expand(np.zeros(2 * len(groups), dtype=np.int64), weights)
+    assert expanded_groups == []
+    assert len(pairs.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
 
 
 @random_seeds(10, 35, 600)
-def test_rows_expand_to_their_one_fragment_and_neighbours_of_a_span_to_none(seed: int) -> None:
+def test_row_and_span_tags_expand_to_the_range_of_each_row(seed: int) -> None:
     rng = Random(seed)
     before, after = rng.randint(0, 4), rng.randint(0, 4)
     ranges = np.array([rng.randint(0, 9) for _ in range(rng.randint(0, 12))], dtype=np.int32)
@@ -263,28 +261,28 @@ def test_rows_expand_to_their_one_fragment_and_neighbours_of_a_span_to_none(seed
         assert rows == len(ranges) + (before + after) * isinstance(tags, SpanTags)
         slots = np.array([rng.randint(0, 3) for _ in range(rows)], dtype=np.int64)
         weights = np.array([rng.randint(-2, 2) for _ in range(rows)], dtype=np.int64)
-        expand = tags.expand(slots, weights)
-        assert expand.ranges.dtype == np.int64
+        result = tags.expand(slots, weights)
+        assert result.ranges.dtype == np.int64
         total: Counter[tuple[int, int]] = Counter()
         for row, range_id in enumerate(ranges.tolist(), first):
             total[int(slots[row]), range_id] += int(weights[row])
         order = np.arange(rows)[::-1]
-        turned = tags.take(order).expand(slots[order], weights[order])
-        for pairs in (expand, tags.sets().expand(slots, weights), turned):
+        reversed_result = tags.take(order).expand(slots[order], weights[order])
+        for pairs in (result, tags.sets().expand(slots, weights), reversed_result):
             assert summed_pairs(pairs) == without_zeros(total)
 
 
 GROUPS = [0, 1, 5, 2**30]
 LAST = (1 << RANGE_BITS) - 1
-FRAGMENTS = [0, 1, 7, LAST]
+RANGE_IDS = [0, 1, 7, LAST]
 Step = dict[tuple[int, int], int]
-"""Change of the count of (group, fragment)."""
+"""Change of the count of (group, range)."""
 
 
 def some_steps(rng: Random) -> list[Step]:
     return [
         {
-            (rng.choice(GROUPS), rng.choice(FRAGMENTS)): rng.randint(-2, 3)
+            (rng.choice(GROUPS), rng.choice(RANGE_IDS)): rng.randint(-2, 3)
             for _ in range(rng.choice((0, 1, 2, 6)))
         }
         for _ in range(rng.randrange(9))
@@ -294,7 +292,7 @@ def some_steps(rng: Random) -> list[Step]:
 def pairs_of_changes(
     step: Step, sign: Callable[[int], int] = lambda change: 1 if change > 0 else -1
 ) -> Pairs:
-    """A row per copy, groups named by ordinal."""
+    """One row per copy, with the ordinal of the group."""
     return pairs_of(
         [
             (GROUPS.index(group), range_id, sign(change))
@@ -318,10 +316,10 @@ def by_ordinal(pairs: Pairs) -> list[tuple[int, int, int]]:
 
 
 @random_seeds(12, 36, 600)
-def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
+def test_sets_and_crossings_match_a_counter(seed: int) -> None:
     counts, model = RangeCounts("counts"), Counter[tuple[int, int]]()
-    for wanted in some_steps(Random(seed)):
-        step = {key: max(change, -model[key]) for key, change in wanted.items()}
+    for drawn in some_steps(Random(seed)):
+        step = {key: max(change, -model[key]) for key, change in drawn.items()}
         before = [members(model, group) for group in GROUPS]
         model.update(step)
         after = [members(model, group) for group in GROUPS]
@@ -329,12 +327,12 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
         crossings = result.crossed
         assert crossings.slots.tolist() == sorted(crossings.slots.tolist())
         assert by_ordinal(crossings) == by_ordinal(pairs_of(crossings_of(before, after)))
-        wanted_sets = [(i, f, 1) for i, group in enumerate((3, 0, 1)) for f in before[group]]
+        expected_sets = [(i, f, 1) for i, group in enumerate((3, 0, 1)) for f in before[group]]
         old_sets = result.old_sets(np.array([3, 0, 1], dtype=np.int64))
-        assert by_ordinal(old_sets) == by_ordinal(pairs_of(wanted_sets))
+        assert by_ordinal(old_sets) == by_ordinal(pairs_of(expected_sets))
 
 
-def test_old_sets_stay_old_when_the_counts_move_on() -> None:
+def test_old_sets_ignore_later_counts() -> None:
     counts = RangeCounts("counts")
     apply(counts, {(5, 7): 1})
     result = apply(counts, {(5, 7): -1, (5, 1): 1})
@@ -342,7 +340,7 @@ def test_old_sets_stay_old_when_the_counts_move_on() -> None:
     assert by_ordinal(result.old_sets(np.array([2]))) == [(0, 7, 1)]
 
 
-def test_nothing_and_what_cancels_within_a_change_cross_nothing() -> None:
+def test_empty_and_cancelling_changes_have_no_crossings() -> None:
     empty, cancels = pairs_of([]), pairs_of([(0, 1, 1), (0, 1, -1)])
     for pairs in (empty, cancels):
         result = RangeCounts("counts").count(np.array([5, 6]), pairs)
@@ -350,18 +348,18 @@ def test_nothing_and_what_cancels_within_a_change_cross_nothing() -> None:
         assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
 
 
-def test_every_fragment_has_its_own_number_in_its_group() -> None:
+def test_ranges_of_adjacent_groups_are_distinct() -> None:
     counts = RangeCounts("counts")
     apply(counts, {(0, LAST): 1, (1, 0): 1})
     result = apply(counts, {})
     assert by_ordinal(result.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
     sets = counts.sets_of(np.array(GROUPS[:2], dtype=np.int64))
     assert (sets.offsets.tolist(), sets.ranges.tolist()) == ([0, 1, 2], [LAST, 0])
-    # Rows of NULL and of NaN may have a fragment more each.
+    # NULL and NaN may each have one more range.
     assert MAX_RANGES + 2 <= 1 << RANGE_BITS
 
 
-def test_a_count_below_zero_stops() -> None:
+def test_a_negative_count_fails() -> None:
     counts = RangeCounts("counts")
     apply(counts, {(1, 7): 1})
     with pytest.raises(CountBelowZeroError):
@@ -372,7 +370,7 @@ def test_a_count_below_zero_stops() -> None:
 
 
 @random_seeds(12, 36, 600)
-def test_adding_is_counting_without_being_told(seed: int) -> None:
+def test_add_counts_without_returning_sets(seed: int) -> None:
     counted, added = RangeCounts("counted"), RangeCounts("added")
     groups = np.array(GROUPS, dtype=np.int64)
     for step in some_steps(Random(seed)):
@@ -407,7 +405,7 @@ def test_counts_are_sums(rows: int, scale: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 400])
-def test_what_was_never_counted_cannot_be_taken_away(rows: int) -> None:
+def test_removing_uncounted_rows_is_an_error(rows: int) -> None:
     counts = DenseCounts("c", DENSE_SIZE, "rows")
     with pytest.raises(CountBelowZeroError):
         counts.add(np.full(rows, 7), np.full(rows, -1))

@@ -1,4 +1,4 @@
-"""The laws every operator keeps, alone, in a circuit, and sharing what it keeps."""
+"""Laws of every operator: alone, in a circuit, and with shared state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def some_rows(rng: Random, most: int, values: tuple[int | None, ...]) -> list[Ro
 @pytest.mark.slow
 @shapes
 @random_cases(3, 5, 60)
-def test_any_batching_means_the_same(shape: str, cases: range) -> None:
+def test_result_ignores_batching(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"batching {shape} {seed}")
         rows = some_rows(rng, 14, (None, -2, 0, 1, 2, 3, 5, 7))
@@ -68,7 +68,7 @@ def test_any_batching_means_the_same(shape: str, cases: range) -> None:
 @pytest.mark.slow
 @shapes
 @random_cases(3, 5, 60)
-def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> None:
+def test_a_batch_and_its_negative_cancel(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"negative {shape} {seed}")
         scan, circuit = SHAPES[shape]()
@@ -89,7 +89,7 @@ def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> Non
 @pytest.mark.slow
 @shapes
 @random_cases(3, 5, 40)
-def test_restored_is_never_stopped_and_all_deleted_is_empty(shape: str, cases: range) -> None:
+def test_restored_state_continues_and_can_be_emptied(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"restored {shape} {seed}")
         rows, later = (some_rows(rng, most, (0, 1, 2, 3, 4, 5, 7)) for most in (12, 6))
@@ -106,7 +106,7 @@ def test_restored_is_never_stopped_and_all_deleted_is_empty(shape: str, cases: r
 
 
 @shapes
-def test_deleting_what_was_never_there_is_an_error(shape: str) -> None:
+def test_deleting_missing_rows_is_an_error(shape: str) -> None:
     scan, circuit = SHAPES[shape]()
     row: Row = (1, 1, "a", 5, 1.0)
     feed(scan, circuit, [row] * 3, [1] * 3)
@@ -114,8 +114,8 @@ def test_deleting_what_was_never_there_is_an_error(shape: str) -> None:
         feed(scan, circuit, [row] * 5, [-1] * 5)
 
 
-def test_a_float_sum_that_changes_while_the_row_count_does_not_is_seen() -> None:
-    """Pathway loses this change: one row leaves, another enters, the count stays."""
+def test_a_changed_sum_at_equal_row_count_is_noticed() -> None:
+    """Pathway misses this change: one row is deleted, another inserted, the count stays."""
     scan, circuit = SHAPES["group by string"]()
     feed(scan, circuit, [(1, 1, "a", 1, 1.0)], [1])
     feed(scan, circuit, [(1, 1, "a", 1, 1.0), (5, 1, "a", 4, 2.5)], [-1, 1])
@@ -140,20 +140,20 @@ def some_grouped_rows(rng: random.Random) -> list[Row]:
 
 @pytest.mark.parametrize(("flat", "nested"), PAIRS)
 @random_seeds(2, 5, 20)
-def test_nested_means_the_same_as_flat(flat: str, nested: str, seed: int) -> None:
+def test_nested_equals_flat(flat: str, nested: str, seed: int) -> None:
     rng = random.Random(seed)
     (scan, one), (_, other) = SHAPES[flat](), SHAPES[nested]()
-    held: list[Row] = []
+    present: list[Row] = []
     for _ in range(6):
-        came, gone = some_grouped_rows(rng), rng.sample(held, len(held) // 2)
-        for row in gone:
-            held.remove(row)
-        held += came
-        weights = [1] * len(came) + [-1] * len(gone)
+        inserted, deleted = some_grouped_rows(rng), rng.sample(present, len(present) // 2)
+        for row in deleted:
+            present.remove(row)
+        present += inserted
+        weights = [1] * len(inserted) + [-1] * len(deleted)
         for circuit in (one, other):
-            feed(scan, circuit, came + gone, weights)
+            feed(scan, circuit, inserted + deleted, weights)
         assert contents(one) == contents(other)
-    assert any(contents(one)[0]), "something came out"
+    assert any(contents(one)[0]), "no output"
     names = [[keeper.name for keeper in circuit.arrangements()] for circuit in (one, other)]
     assert names[0] == names[1]
     assert one.circuit.counters() == other.circuit.counters()
@@ -165,7 +165,7 @@ def counted(name: str) -> AggregateOperator:
 
 
 def values(batch: Batch | None) -> list[tuple[int, int]]:
-    """The numbers in a batch with their weights, those that cancel left out."""
+    """The numbers in a batch with their weights, without those that cancel."""
     result: Counter[int] = Counter()
     pairs = zip(batch.columns["n"].values.tolist(), batch.weights.tolist(), strict=True)
     for value, weight in pairs:
@@ -173,10 +173,10 @@ def values(batch: Batch | None) -> list[tuple[int, int]]:
     return sorted((value, weight) for value, weight in result.items() if weight)
 
 
-def test_what_a_nested_circuit_starts_with_passes_what_stands_above_it() -> None:
+def test_initial_rows_pass_through_a_nested_circuit() -> None:
     """Both counts have a row over empty input, and the upper one counts the lower one's.
 
-    What groups the counts on top sees none go that did not come.
+    The grouping on top sees no deletion without an insertion.
     """
     low, high = Circuit([counted("low")]), Circuit([ProjectOperator([("n", N)]), counted("high")])
     once = AggregateOperator("once", [("n", LONG)], (), accesses=0, is_keyed=True)
@@ -187,7 +187,7 @@ def test_what_a_nested_circuit_starts_with_passes_what_stands_above_it() -> None
     assert nested.counters().keys() == {"low.next_group", "high.next_group", "once.next_group"}
 
 
-def test_a_change_of_a_source_that_does_not_reach_the_end_is_none() -> None:
+def test_a_change_filtered_out_has_no_result() -> None:
     first, second = (SelectOperator(more_than(N, 0), must_be_sure=False) for _ in range(2))
     inner = Circuit([first, second], [(-1,), (-2,)])
     row = Batch({"n": Vector(LONG, np.ones(1, np.int64))}, np.ones(1, np.int64), ())
@@ -196,7 +196,7 @@ def test_a_change_of_a_source_that_does_not_reach_the_end_is_none() -> None:
     assert values(inner.step(None, row)) == [(1, 1)]
 
 
-def test_what_a_nested_circuit_answers_is_that_of_its_operators() -> None:
+def test_a_nested_circuit_has_its_operators_properties() -> None:
     circuit = SHAPES["a whole circuit in a circuit"]()[1].circuit
     assert (circuit.unsure_rows, circuit.reads) == (0, ())
     assert not circuit.can_output
@@ -211,11 +211,11 @@ def index(name: str) -> RowIndex:
     return RowIndex(name, COLUMNS, ["g"], 1)
 
 
-def test_what_shares_an_index_is_checkpointed_once_and_goes_on_with_one() -> None:
+def test_a_shared_index_is_checkpointed_and_restored_once() -> None:
     scan, circuit = SHAPES["a shared index"]()
     feed(scan, circuit, ROWS, [1] * len(ROWS))
-    asked = [keeper.name for operator in circuit.circuit for keeper in operator.arrangements()]
-    assert asked.count("shared") == 3
+    names = [keeper.name for operator in circuit.circuit for keeper in operator.arrangements()]
+    assert names.count("shared") == 3
     checkpoint = checkpoint_of(circuit.circuit.arrangements(), circuit.circuit.counters())
     written = [(name, sequence) for name, sequence, _ in checkpoint.put]
     assert len(written) == len(set(written))
@@ -227,7 +227,7 @@ def test_what_shares_an_index_is_checkpointed_once_and_goes_on_with_one() -> Non
     assert sum(contents(fresh)[0]) == 2 * 2 * (3 + 1) * 2, "joins, accesses, 4 rows by 2"
 
 
-def test_keepers_are_found_once_by_name_and_operators_stand_in_one_place() -> None:
+def test_keeper_names_are_unique_and_operators_occur_once() -> None:
     shared = index("shared")
     inner = Circuit([Indexed(shared)])
     whole = Circuit([inner, Partners(index("own"), shared)], [(-1,), (-2, 0)])
@@ -243,7 +243,7 @@ WIDTH = 12
 
 
 def rows(name: str, *values: tuple[int, int]) -> Batch:
-    """One column; a value and a weight per row, one sketched access, the value its fragment."""
+    """One column, a value and weight per row, one sketched access; the range is the value."""
     numbers = np.array([value for value, _ in values], dtype=np.int64)
     weights = np.array([weight for _, weight in values], dtype=np.int64)
     tags = (RowTags(numbers.astype(np.int32)),)
@@ -251,32 +251,34 @@ def rows(name: str, *values: tuple[int, int]) -> Batch:
 
 
 def chain() -> list[JoinOperator]:
-    """Cross joins of so many sides, each with the one before."""
+    """Cross joins of WIDTH sides, each with the result so far."""
     joins = []
     for number in range(1, WIDTH):
-        before = tuple((f"c{at}", LONG) for at in range(number))
+        before = tuple((f"c{index}", LONG) for index in range(number))
         left = Side(before, (), number)
         joins.append(JoinOperator(f"j{number}", left, Side(((f"c{number}", LONG),), (), 1), ()))
     return joins
 
 
 def step(joins: list[JoinOperator], *values: tuple[int, int]) -> list[Batch]:
-    """What every join yields where every side changes by these values."""
+    """The output of every join when every side changes by these values."""
     result = [rows("c0", *values)]
     for number, join in enumerate(joins, 1):
         result.append(join.step(result[-1], rows(f"c{number}", *values)))
     return result[1:]
 
 
-def test_sides_of_one_row_each_exchange_one_row() -> None:
+def test_joins_of_one_row_each_replace_one_row() -> None:
     joins = chain()
     assert [len(batch) for batch in step(joins, (0, 1))] == [1] * (WIDTH - 1)
     for old in range(3):
-        last = step(joins, (old, -1), (old + 1, 1))
-        # Three times as many rows from join to join, were those that cancel not left out.
-        assert [len(batch) for batch in last] == [2] * (WIDTH - 1)
-        there = {
-            int(weight): {int(last[-1].columns[f"c{at}"].values[row]) for at in range(WIDTH)}
-            for row, weight in enumerate(last[-1].weights)
+        batches = step(joins, (old, -1), (old + 1, 1))
+        # Without cancelling, each join would have three times the rows of the previous one.
+        assert [len(batch) for batch in batches] == [2] * (WIDTH - 1)
+        values_by_weight = {
+            int(weight): {
+                int(batches[-1].columns[f"c{index}"].values[row]) for index in range(WIDTH)
+            }
+            for row, weight in enumerate(batches[-1].weights)
         }
-        assert there == {-1: {old}, 1: {old + 1}}
+        assert values_by_weight == {-1: {old}, 1: {old + 1}}

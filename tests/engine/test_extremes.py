@@ -1,4 +1,4 @@
-"""Extremes, first rows and values by place, against sorting everything, kept whole or bounded."""
+"""Extremes, first rows and window values against a full sort, complete or bounded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ints(values: list[int]) -> Ints:
 
 
 def add(state: OrderedCounts, group: int, ranks: list[int], weight: int = 1) -> None:
-    """One run more."""
+    """Add one run."""
     state.change(ints([group] * len(ranks)), ints(ranks), ints([weight] * len(ranks)))
 
 
@@ -68,8 +68,8 @@ def test_ranks_of_doubles_are_in_sparks_order(reverse: bool) -> None:
 
 
 @pytest.mark.parametrize("deleted", [7, 8, 9, 15, 16, 17, 40, 399])
-def test_a_greater_value_of_a_short_run_does_not_win_over_a_cut_one(deleted: int) -> None:
-    """Runs of 400, -8 and +1 values: the ninth is the least, not the one of the newest run."""
+def test_a_short_run_does_not_hide_values_of_a_cut_run(deleted: int) -> None:
+    """Runs of 400, -8 and +1 values: the minimum is the ninth, not that of the newest run."""
     state = OrderedCounts("s")
     add(state, 1, list(range(1, 401)))
     add(state, 1, list(range(1, deleted + 1)), -1)
@@ -77,7 +77,7 @@ def test_a_greater_value_of_a_short_run_does_not_win_over_a_cut_one(deleted: int
     assert best(state, 1) == [deleted + 1]
 
 
-def test_groups_that_need_a_wider_window_stand_beside_groups_that_do_not() -> None:
+def test_groups_that_need_windows_of_different_widths() -> None:
     state = OrderedCounts("s")
     for group in (1, 2, 3):
         add(state, group, list(range(10 * group, 10 * group + 100)))
@@ -87,7 +87,7 @@ def test_groups_that_need_a_wider_window_stand_beside_groups_that_do_not() -> No
     assert best(state, 3, 2, 1, 2, 7) == [0, 60, 10, 60, 0]
 
 
-def test_a_value_at_the_edge_of_what_was_read_is_sure_and_one_never_held_an_error() -> None:
+def test_a_value_at_the_read_edge_counts_and_a_missing_one_is_an_error() -> None:
     """The eighth value of a cut run, deleted in another run and counted twice in a third."""
     state = OrderedCounts("s")
     add(state, 1, list(range(1, 101)))
@@ -105,24 +105,24 @@ def test_a_value_at_the_edge_of_what_was_read_is_sure_and_one_never_held_an_erro
 def test_against_a_plain_minimum(seed: int) -> None:
     rng = Random(seed)
     state = OrderedCounts("s")
-    held: dict[int, list[int]] = {group: [] for group in range(4)}
+    present: dict[int, list[int]] = {group: [] for group in range(4)}
     for _ in range(12):
         group = rng.randrange(4)
-        mine = held[group]
-        if len(mine) > 30 and rng.random() < 0.7:
-            mine.sort()
-            gone = mine[: rng.randrange(1, len(mine) + 1)]
-            del mine[: len(gone)]
-            add(state, group, gone, -1)
+        members = present[group]
+        if len(members) > 30 and rng.random() < 0.7:
+            members.sort()
+            deleted = members[: rng.randrange(1, len(members) + 1)]
+            del members[: len(deleted)]
+            add(state, group, deleted, -1)
         else:
             start = rng.randrange(500)
-            new = [start + rng.randrange(300) for _ in range(rng.choice((1, 40, 200)))]
-            mine.extend(new)
-            add(state, group, new)
-        groups = list(held)
+            inserted = [start + rng.randrange(300) for _ in range(rng.choice((1, 40, 200)))]
+            members.extend(inserted)
+            add(state, group, inserted)
+        groups = list(present)
         rng.shuffle(groups)
-        wanted = [min(held[group], default=0) for group in groups]
-        assert best(state, *groups) == wanted
+        minima = [min(present[group], default=0) for group in groups]
+        assert best(state, *groups) == minima
 
 
 GROUP = np.array([7], dtype=np.int64)
@@ -133,7 +133,7 @@ def change(values: BestValues, edge: int, ranks: list[int], weight: int) -> Best
     return values.change(GROUP, ints([edge]), owners, ints(ranks), weights)
 
 
-def test_a_value_at_the_edge_is_held_counted_and_can_go() -> None:
+def test_a_value_at_the_edge_is_counted_and_deleted() -> None:
     for copies in (1, 2):
         values = BestValues("v", 1)
         edge = int(change(values, COMPLETE, [1, 2, 3, 4, 5], 1).edges[0])
@@ -147,40 +147,42 @@ def test_a_value_at_the_edge_is_held_counted_and_can_go() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 @random_seeds(3, 6, 30)
-def test_the_best_is_the_least_of_all(size: int, seed: int) -> None:
+def test_the_best_is_the_minimum(size: int, seed: int) -> None:
     rng = Random(seed)
     values = BestValues("v", size)
-    held: list[int] = []
+    present: list[int] = []
     edge = COMPLETE
     refills = 0
     for _ in range(60):
-        if held and rng.random() < 0.6:
-            held.sort()
-            gone = held[: rng.randrange(1, min(len(held), 4) + 1)]
-            del held[: len(gone)]
-            result = change(values, edge, gone, -1)
+        if present and rng.random() < 0.6:
+            present.sort()
+            deleted = present[: rng.randrange(1, min(len(present), 4) + 1)]
+            del present[: len(deleted)]
+            result = change(values, edge, deleted, -1)
         else:
-            new = [rng.randrange(12) for _ in range(rng.randrange(1, 9))]
-            held.extend(new)
-            result = change(values, edge, new, 1)
+            inserted = [rng.randrange(12) for _ in range(rng.randrange(1, 9))]
+            present.extend(inserted)
+            result = change(values, edge, inserted, 1)
         edge = int(result.edges[0])
-        if held and not result.is_found[0]:
+        if present and not result.is_found[0]:
             assert edge != COMPLETE
             refills += 1
-            owners, weights = ints([0] * len(held)), ints([1] * len(held))
-            result = values.refill(GROUP, owners, ints(held), weights)
+            owners, weights = ints([0] * len(present)), ints([1] * len(present))
+            result = values.refill(GROUP, owners, ints(present), weights)
             edge = int(result.edges[0])
-        assert bool(result.is_found[0]) == bool(held)
-        if held:
-            assert int(result.ranks[0]) == min(held)
+        assert bool(result.is_found[0]) == bool(present)
+        if present:
+            assert int(result.ranks[0]) == min(present)
     assert refills > 0
 
 
 ARROW = {INTEGER: pa.int32(), STRING: pa.string()}
 
 
-def state_of(key: SqlType, *, reverse: bool = False, own: bool = False) -> OrderedValues:
-    return OrderedValues("s", FirstValue("k", "k" if own else "v", 0, 1, reverse), key, INTEGER)
+def state_of(key: SqlType, *, reverse: bool = False, returns_key: bool = False) -> OrderedValues:
+    return OrderedValues(
+        "s", FirstValue("k", "k" if returns_key else "v", 0, 1, reverse), key, INTEGER
+    )
 
 
 def add_ordered(
@@ -203,7 +205,7 @@ def first(state: OrderedValues, *groups: int) -> list[tuple[int, Any]]:
     return sorted(zip(owners.tolist(), shown, strict=True), key=repr)
 
 
-def test_every_value_that_ties_and_none_twice() -> None:
+def test_tied_values_are_returned_once_each() -> None:
     state = state_of(INTEGER)
     rows = [(1, 5, 10), (1, 3, 11), (1, 3, 12), (1, 3, 12), (2, 7, None), (1, None, 9)]
     add_ordered(state, INTEGER, rows)
@@ -215,17 +217,17 @@ def test_every_value_that_ties_and_none_twice() -> None:
     assert first(state) == []
 
 
-@pytest.mark.parametrize(("reverse", "wanted"), [(False, "prefix__"), (True, "prefix__\U0001f600")])
-def test_texts_that_share_their_first_bytes(reverse: bool, wanted: str) -> None:
+@pytest.mark.parametrize(("reverse", "least"), [(False, "prefix__"), (True, "prefix__\U0001f600")])
+def test_texts_with_a_common_prefix(reverse: bool, least: str) -> None:
     texts = ["prefix__", "prefix__a", "prefix__\U0001f600", "prefix__\uffee", "prefix__a"]
-    state = state_of(STRING, reverse=reverse, own=True)
+    state = state_of(STRING, reverse=reverse, returns_key=True)
     add_ordered(state, STRING, [(1, text, 0) for text in texts])
-    assert first(state, 1) == [(0, wanted)]
-    add_ordered(state, STRING, [(1, wanted, 0)], -1)
+    assert first(state, 1) == [(0, least)]
+    add_ordered(state, STRING, [(1, least, 0)], -1)
     assert first(state, 1) == [(0, "prefix__\uffee" if reverse else "prefix__a")]
 
 
-def test_too_many_ties_and_what_was_never_there_are_errors() -> None:
+def test_too_many_ties_and_missing_values_are_errors() -> None:
     state = state_of(INTEGER)
     add_ordered(state, INTEGER, [(1, 0, value) for value in range(65)])
     with pytest.raises(NotExactError, match="More than 64 values"):
@@ -239,7 +241,7 @@ def test_too_many_ties_and_what_was_never_there_are_errors() -> None:
         first(other, 1)
 
 
-def test_an_integral_value_has_the_type_of_its_output_whatever_stands_for_it() -> None:
+def test_an_integral_first_value_has_the_output_type() -> None:
     column = AggregateColumn("y", INTEGER, FirstValue("k", "v", 0, 1, False), Count("k", 0))
     firsts = Firsts("f", [column], {"k": LONG, "v": LONG})
     one = np.ones(1, dtype=np.int64)
@@ -259,7 +261,7 @@ ORDERS = {
 
 
 def batch(rows: Sequence[Row], weights: Sequence[int]) -> Batch:
-    """Rows whose fragment is their x, so that the same row always carries the same."""
+    """Rows whose range is their x, so that equal rows have equal ranges."""
     parts = list(zip(*rows, strict=True)) if rows else [(), (), ()]
     columns = {
         name: from_arrow(pa.array(part, pa.string() if kind == STRING else pa.int64()), kind)
@@ -269,8 +271,8 @@ def batch(rows: Sequence[Row], weights: Sequence[int]) -> Batch:
     return Batch(columns, np.array(weights, dtype=np.int64), (RowTags(ranges),))
 
 
-def standing(row: Row, order: Sequence[OrderKey]) -> list[tuple[int, object]]:
-    """What sorts as the order does: NULL by its place, descending values turned round."""
+def sort_key(row: Row, order: Sequence[OrderKey]) -> list[tuple[int, object]]:
+    """The sort key of a row: NULL first or last, descending values negated."""
     result: list[tuple[int, object]] = []
     for key in order:
         value = row[{"s": 1, "x": 2}[key.column]]
@@ -286,19 +288,21 @@ def standing(row: Row, order: Sequence[OrderKey]) -> list[tuple[int, object]]:
 def expected(
     rows: Counter[Row], order: Sequence[OrderKey], limit: Limit, *, grouped: bool
 ) -> Counter[tuple[object, ...]]:
-    """How often each standing is among the first rows, and with which ranks."""
+    """How often each sort key is among the first rows, and with which ranks."""
     groups: dict[object, list[Row]] = {}
     for row in rows.elements():
         groups.setdefault(row[0] if grouped else None, []).append(row)
     result: Counter[tuple[object, ...]] = Counter()
     for group, members in groups.items():
-        standings = sorted((standing(row, order) for row in members), key=repr)
-        standings.sort(key=lambda parts: [(place, value) for place, value in parts])
-        distinct = [one for at, one in enumerate(standings) if at == 0 or one != standings[at - 1]]
-        for at, one in enumerate(standings):
+        sort_keys = sorted((sort_key(row, order) for row in members), key=repr)
+        sort_keys.sort(key=lambda parts: [(null_order, value) for null_order, value in parts])
+        distinct = [
+            one for index, one in enumerate(sort_keys) if index == 0 or one != sort_keys[index - 1]
+        ]
+        for index, one in enumerate(sort_keys):
             ranks = {
-                Cut.ROW: at + 1,
-                Cut.RANK: standings.index(one) + 1,
+                Cut.ROW: index + 1,
+                Cut.RANK: sort_keys.index(one) + 1,
                 Cut.DENSE: distinct.index(one) + 1,
             }
             if limit.offset < ranks[limit.cut] <= limit.size:
@@ -311,7 +315,7 @@ def shown(
 ) -> Counter[tuple[object, ...]]:
     counts: Counter[tuple[object, ...]] = Counter()
     for (row, rank), weight in output.items():
-        counts[row[0] if grouped else None, repr(standing(row, order)), rank] += weight
+        counts[row[0] if grouped else None, repr(sort_key(row, order)), rank] += weight
     return +counts
 
 
@@ -332,59 +336,57 @@ def rows_of(change: Batch) -> list[tuple[tuple[Row, int], int]]:
     [Limit(3, Cut.ROW), Limit(5, Cut.ROW, 2), Limit(2, Cut.RANK), Limit(2, Cut.DENSE)],
     ids=lambda limit: f"{limit.cut} {limit.size} {limit.offset}",
 )
-def test_it_is_what_sorting_everything_gives(
-    limit: Limit, name: str, grouped: bool, cases: range
-) -> None:
-    """Kept whole, and in small buffers."""
+def test_top_rows_match_a_full_sort(limit: Limit, name: str, grouped: bool, cases: range) -> None:
+    """Complete, and with small buffers."""
     order = ORDERS[name]
     form = partial(
         Top, "t", COLUMNS, order, limit, 1, partition=("g",) if grouped else (), rank="rank"
     )
     for seed in cases:
         rng = random.Random(seed)
-        held: Counter[Row] = Counter()
+        table: Counter[Row] = Counter()
         tops = {buffer: form(buffer=buffer) for buffer in (None, 1, 4)}
         outputs: dict[int | None, Counter[tuple[Row, int]]] = {buffer: Counter() for buffer in tops}
         for top in tops.values():
-            top.refill_from(lambda keys, held=held: whole(held))  # type: ignore[misc]  # bound now
+            top.refill_from(lambda keys, table=table: whole(table))  # type: ignore[misc]  # bound now
         for _ in range(8):
-            change = batch(*random_change(rng, held))
-            wanted = expected(held, order, limit, grouped=grouped)
+            change = batch(*random_change(rng, table))
+            expected_rows = expected(table, order, limit, grouped=grouped)
             for buffer, top in tops.items():
                 output = outputs[buffer]
                 for row, weight in rows_of(top.step(change)):
                     output[row] += weight
                 assert all(weight >= 0 for weight in output.values())
-                assert shown(output, order, grouped=grouped) == wanted, (seed, buffer, held)
+                assert shown(output, order, grouped=grouped) == expected_rows, (seed, buffer, table)
 
 
-def whole(held: Counter[Row]) -> Batch:
-    rows = list(held.elements())
+def whole(table: Counter[Row]) -> Batch:
+    rows = list(table.elements())
     return batch(rows, [1] * len(rows))
 
 
-def random_change(rng: random.Random, held: Counter[Row]) -> tuple[list[Row], list[int]]:
-    """Some rows in, some out, the best ones rather; `held` is brought up to date."""
+def random_change(rng: random.Random, table: Counter[Row]) -> tuple[list[Row], list[int]]:
+    """Insert and delete some rows, mostly the best or worst; this updates `table`."""
     changed: list[Row] = []
     weights: list[int] = []
     for _ in range(rng.randint(0, 6)):
-        present = sorted(held.elements(), key=repr)
+        present = sorted(table.elements(), key=repr)
         if present and rng.random() < 0.55:
             row = rng.choice(present[:4] if rng.random() < 0.5 else present[-4:])
-            weight = -rng.randint(1, held[row])
+            weight = -rng.randint(1, table[row])
         else:
             texts = (None, "a long prefix 1", "a long prefix 2", "b")
             row = (rng.choice((None, 0, 1)), rng.choice(texts), rng.choice((None, *range(-2, 5))))
             weight = rng.choice((1, 1, 2, 3))
-        held[row] += weight
-        if held[row] == 0:
-            del held[row]
+        table[row] += weight
+        if table[row] == 0:
+            del table[row]
         changed.append(row)
         weights.append(weight)
     return changed, weights
 
 
-def test_rows_beyond_the_border_say_nothing_and_none_that_was_never_there_can_go() -> None:
+def test_rows_below_the_limit_are_ignored_and_missing_rows_are_an_error() -> None:
     top = Top("t", COLUMNS, ORDERS["one"], Limit(2, Cut.ROW), 1)
     top.step(batch([(1, "a", 1), (1, "a", 2), (1, "a", 3)], [1, 1, 1]))
     assert len(top.step(batch([(1, "b", 5), (1, "a", 3)], [1, -1]))) == 0
@@ -408,10 +410,12 @@ CALLS: tuple[tuple[str, int], ...] = (
 
 def batch_of(rows: list[WindowRow], weights: list[int]) -> Batch:
     columns = {}
-    for at, (name, kind) in enumerate(WINDOW_COLUMNS):
-        values = [row[at] for row in rows]
+    for index, (name, kind) in enumerate(WINDOW_COLUMNS):
+        values = [row[index] for row in rows]
         known = np.array([value is not None for value in values], dtype=np.bool_)
-        filled = np.array([0 if v is None else v for v in values], np.float64 if at == 2 else int)
+        filled = np.array(
+            [0 if v is None else v for v in values], np.float64 if index == 2 else int
+        )
         columns[name] = Vector(kind, filled, None if known.all() else known)
     return Batch(columns, np.array(weights, np.int64), ())
 
@@ -428,7 +432,7 @@ def operator(function: str, offset: int, has_default: bool, *, descending: bool)
     )
 
 
-def values_by_place(
+def values_by_definition(
     rows: list[WindowRow], function: str, offset: int, has_default: bool, *, descending: bool
 ) -> Counter[object]:
     ref = {name: ColumnRef(name, kind) for name, kind in WINDOW_COLUMNS}
@@ -440,16 +444,16 @@ def values_by_place(
     result: Counter[object] = Counter()
     sign = -1 if descending else 1
 
-    def place(row: WindowRow) -> tuple[object, ...]:
-        standing = (row[1] is not None, sign * (row[1] or 0))
+    def sort_key_of(row: WindowRow) -> tuple[object, ...]:
+        sort_key = (row[1] is not None, sign * (row[1] or 0))
         if descending:
-            standing = (row[1] is None, sign * (row[1] or 0))
-        return (*standing, row[2]) if function in CHOOSING else standing
+            sort_key = (row[1] is None, sign * (row[1] or 0))
+        return (*sort_key, row[2]) if function in CHOOSING else sort_key
 
     for group in {row[0] for row in rows}:
-        part = sorted((row for row in rows if row[0] == group), key=place)
+        part = sorted((row for row in rows if row[0] == group), key=sort_key_of)
         values: list[Values] = [{"g": g, "x": x, "d": d} for g, x, d in part]
-        placed = window_values(call, values, [place(row) for row in part])
+        placed = window_values(call, values, [sort_key_of(row) for row in part])
         result.update(zip(part, placed, strict=True))
     return result
 
@@ -464,7 +468,7 @@ def contents(batch: Batch) -> Counter[object]:
 
 
 @random_cases(25, 90, 1_000)
-def test_values_are_those_of_the_definition(cases: range) -> None:
+def test_window_values_match_the_definition(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
         function, offset = rng.choice(CALLS)
@@ -473,22 +477,29 @@ def test_values_are_those_of_the_definition(cases: range) -> None:
         rows: list[WindowRow] = []
         state: Counter[object] = Counter()
         for _ in range(6):
-            gone = rng.sample(rows, rng.randrange(len(rows) + 1)) if rng.random() < 0.5 else []
-            come: list[WindowRow] = [
+            deleted = rng.sample(rows, rng.randrange(len(rows) + 1)) if rng.random() < 0.5 else []
+            inserted: list[WindowRow] = [
                 (rng.choice((1, 2, None)), rng.choice((0, 1, 2, None)), float(rng.randrange(3)))
                 for _ in range(rng.randrange(5))
             ]
-            come += rng.sample(gone, len(gone) // 2)
-            for row in gone:
+            inserted += rng.sample(deleted, len(deleted) // 2)
+            for row in deleted:
                 rows.remove(row)
-            rows += come
-            change = result.step(batch_of(gone + come, [-1] * len(gone) + [1] * len(come)))
+            rows += inserted
+            change = result.step(
+                batch_of(deleted + inserted, [-1] * len(deleted) + [1] * len(inserted))
+            )
             state.update(contents(change))
-            wanted = values_by_place(rows, function, offset, has_default, descending=descending)
-            assert Counter({k: n for k, n in state.items() if n}) == wanted, (function, rows)
+            expected_values = values_by_definition(
+                rows, function, offset, has_default, descending=descending
+            )
+            assert Counter({k: n for k, n in state.items() if n}) == expected_values, (
+                function,
+                rows,
+            )
 
 
-def test_ties_are_an_error_only_where_something_is_chosen() -> None:
+def test_ties_are_an_error_only_if_one_is_chosen() -> None:
     rows: list[WindowRow] = [(1, 1, 0.0), (1, 1, 1.0)]
     by_x = (OrderKey("x", False, True),)
     for function in ("row_number", "lag", "lead"):
@@ -501,7 +512,7 @@ def test_ties_are_an_error_only_where_something_is_chosen() -> None:
     assert len(result.step(batch_of(rows, [1, 1]))) == 2
 
 
-def test_a_row_that_was_never_there_cannot_go() -> None:
+def test_deleting_a_missing_row_is_an_error() -> None:
     result = operator("rank", 0, False, descending=False)
     with pytest.raises(CountBelowZeroError, match="never contained"):
         result.step(batch_of([(1, 1, 0.0)], [-1]))

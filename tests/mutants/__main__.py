@@ -6,9 +6,9 @@
 
 `run` first runs the suite over the unchanged product, which must pass. It gives each mutant a copy
 of the tree and runs only the tests that execute the mutated function, the quickest first, until one
-fails. Mutants that live through these are then changed all together, and the whole suite runs once
-over them; a test that fails is tried on each alone. With `--tests TREE` the tests come from another
-checkout. Results go to `--out` after every mutant, and a run that is started again continues there.
+fails. Mutants that survive are then applied together, and the whole suite runs once over them;
+each test that fails is tried on every mutant alone. With `--tests TREE` the tests come from another
+checkout. Results go to `--out` after every mutant, and a restarted run continues there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SUITES = {
 }
 """Marker expressions; `check-only` is what `check` runs beyond the fast tests."""
 DATA = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES")
-"""Variables that name real data for tests; all others of impctl are withheld from them."""
+"""Variables with paths of real data. Tests get no other variables of impctl."""
 
 
 class Verdict(Struct, frozen=True):
@@ -148,10 +148,10 @@ def run_all(
     mutants: Sequence[Mutant], tests: Path, suite: str, jobs: int, selection: Selection, out: Path
 ) -> None:
     results: dict[str, dict[str, object]] = json.loads(out.read_text()) if out.exists() else {}
-    left = [mutant for mutant in mutants if mutant.name not in results]
+    remaining = [mutant for mutant in mutants if mutant.name not in results]
     refuse_failing_tests(tests, suite, jobs)
 
-    def keep(mutant: Mutant, verdict: Verdict) -> None:
+    def record(mutant: Mutant, verdict: Verdict) -> None:
         results[mutant.name] = {"expect": expectation(mutant), **asdict(verdict)}
         out.write_text(json.dumps(results, indent=1))
         print(f"{verdict.verdict:9} {mutant.name}  {verdict.by}", flush=True)
@@ -165,21 +165,21 @@ def run_all(
             finally:
                 trees.append(tree)
 
-        for mutant, verdict in threads.map(judge, left):
-            keep(mutant, verdict)
-    alive = [
+        for mutant, verdict in threads.map(judge, remaining):
+            record(mutant, verdict)
+    survivors = [
         mutant
         for mutant in mutants
         if results[mutant.name]["verdict"] == "survives"
         and results[mutant.name]["by"] != "whole suite"
     ]
-    for mutant, verdict in judged_together(alive, tests, suite, jobs):
-        keep(mutant, verdict)
+    for mutant, verdict in judged_together(survivors, tests, suite, jobs):
+        record(mutant, verdict)
     print("\n".join(summary_lines(results)))
 
 
 def refuse_failing_tests(tests: Path, suite: str, jobs: int) -> None:
-    """A test that fails over the product as it is would seem to kill every mutant."""
+    """A test that fails on the unchanged product would seem to kill every mutant."""
     with copied_tree(tests) as tree:
         code, failed = run_pytest(tree, suite, ["-n", str(jobs), "--dist", "worksteal"], None, None)
     if code != 0:
@@ -202,12 +202,12 @@ def judged(mutant: Mutant, tree: Path, suite: str, selected: dict[str, float]) -
 
 
 def judged_together(
-    alive: Sequence[Mutant], tests: Path, suite: str, jobs: int
+    survivors: Sequence[Mutant], tests: Path, suite: str, jobs: int
 ) -> Iterator[tuple[Mutant, Verdict]]:
-    """The whole suite over all of them at once; whoever fails a test of it alone is killed."""
-    left = list(alive)
-    while left:
-        group = _apart(left)
+    """Run the suite over all mutants at once, then each failed test on each mutant alone."""
+    remaining = list(survivors)
+    while remaining:
+        group = _apart(remaining)
         start = time.monotonic()
         with copied_tree(tests) as tree, applied(group, tree):
             workers = ["-n", str(jobs), "--dist", "worksteal"]
@@ -220,15 +220,15 @@ def judged_together(
                     code, by = run_pytest(tree, suite, ["-x"], names, 3600)
                 if code != 0:
                     killed[mutant] = by
-        took = round(time.monotonic() - start, 1)
+        seconds = round(time.monotonic() - start, 1)
         if names and not killed:
             print("failed over all together, over none alone:", *names, sep="\n  ")
         for mutant in group:
-            left.remove(mutant)
+            remaining.remove(mutant)
             if mutant in killed:
-                yield mutant, Verdict("killed", killed[mutant], len(names), took)
+                yield mutant, Verdict("killed", killed[mutant], len(names), seconds)
             else:
-                yield mutant, Verdict("survives", "whole suite", 0, took)
+                yield mutant, Verdict("survives", "whole suite", 0, seconds)
 
 
 def _apart(mutants: Sequence[Mutant]) -> list[Mutant]:
@@ -251,7 +251,7 @@ def run_pytest(
         "-p",
         "no:cacheprovider",
     ]
-    # A list of mutants fits the unchanged product alone.
+    # The lists of mutants match only the unchanged product.
     command += ["--ignore", "tests/mutants", "-m", SUITES[suite], *_in_order(), *options]
     if tests is not None:
         chosen = tree / "chosen-tests.txt"
@@ -261,38 +261,38 @@ def run_pytest(
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment |= {"PYTHONPATH": str(tree), "PYTHONPYCACHEPREFIX": str(tree / "bytecode")}
     try:
-        ran = subprocess.run(
+        completed = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit
         )
     except subprocess.TimeoutExpired:
         return 1, "does not end"
     failed = [
         line.split(" ", 1)[1].split(" - ", 1)[0]
-        for line in ran.stdout.splitlines()
+        for line in completed.stdout.splitlines()
         if line.startswith(("FAILED ", "ERROR "))
     ]
-    if ran.returncode not in (0, 1, 5):
-        failed = failed or [(ran.stdout + ran.stderr)[-300:].replace("\n", " ")]
-    return (0 if ran.returncode == 5 else ran.returncode), "\n".join(failed)
+    if completed.returncode not in (0, 1, 5):
+        failed = failed or [(completed.stdout + completed.stderr)[-300:].replace("\n", " ")]
+    return (0 if completed.returncode == 5 else completed.returncode), "\n".join(failed)
 
 
 def _in_order() -> list[str]:
-    """Tests in the order in which they are named, where a plugin shuffles them otherwise."""
+    """Options that run tests in the given order, against a plugin that shuffles them."""
     return ["-p", "no:randomly"]
 
 
 @contextmanager
 def applied(mutants: Iterable[Mutant], tree: Path) -> Iterator[None]:
-    """The tree with these changes; put back afterwards."""
-    kept: dict[str, str] = {}
+    """Apply the mutants to the tree, and restore its files afterwards."""
+    originals: dict[str, str] = {}
     try:
         for mutant in mutants:
             text = (tree / mutant.file).read_text(encoding="utf-8")
-            kept.setdefault(mutant.file, text)
+            originals.setdefault(mutant.file, text)
             _write(tree / mutant.file, mutant.applied(text))
         yield
     finally:
-        for file, text in kept.items():
+        for file, text in originals.items():
             _write(tree / file, text)
 
 
@@ -300,7 +300,7 @@ _SECONDS = itertools.count(int(time.time()))
 
 
 def _write(path: Path, text: str) -> None:
-    """Bytecode is found again by size and whole seconds, so each text gets a second of its own."""
+    """Write with a new modification second: Python finds bytecode by size and whole seconds."""
     path.write_text(text, encoding="utf-8")
     second = next(_SECONDS)
     os.utime(path, (second, second))
@@ -308,7 +308,7 @@ def _write(path: Path, text: str) -> None:
 
 @contextmanager
 def copied_tree(tests: Path) -> Iterator[Path]:
-    """The product of this checkout with the tests of `tests`, in a folder of its own."""
+    """The product of this checkout with the tests of `tests`, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         _copy(HERE, ":!tests", tree)
@@ -316,9 +316,9 @@ def copied_tree(tests: Path) -> Iterator[Path]:
         yield tree
 
 
-def _copy(checkout: Path, wanted: str, tree: Path) -> None:
+def _copy(checkout: Path, pathspec: str, tree: Path) -> None:
     """The files of a checkout that match the pathspec and are not ignored; links stay links."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", wanted]
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", pathspec]
     names = subprocess.run(listed, cwd=checkout, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
         if os.path.lexists(checkout / name):  # not deleted since the last commit
@@ -339,7 +339,7 @@ def copied_trees(tests: Path, count: int) -> Iterator[list[Path]]:
                 shutil.rmtree(other, ignore_errors=True)
 
 
-# -- what came out ---------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 
 def expectation(mutant: Mutant) -> str:

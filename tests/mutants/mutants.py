@@ -1,7 +1,7 @@
 """One-line changes of the product, each with the verdict that the tests should reach.
 
 A mutant names a function by file and qualified name, the text to replace and the new text. The old
-text must occur exactly once in the source of that function, so a list that has gone stale fails.
+text must occur exactly once in the source of that function, so a stale list fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class StaleMutantError(Exception):
-    """The function or its old text is missing or ambiguous, or the change is no Python."""
+    """The function or its old text is missing or ambiguous, or the change is not valid Python."""
 
 
 class Mutant(Struct, frozen=True):
@@ -44,7 +44,7 @@ class Mutant(Struct, frozen=True):
         return range(node.lineno, node.end_lineno + 1)
 
     def applied(self, source: str) -> str:
-        """The source of the file with the change made; raises StaleMutantError."""
+        """The source of the file with the change applied; raises StaleMutantError."""
         node = self._node(_parsed(source))
         lines = source.splitlines(keepends=True)
         before, after = lines[: node.lineno - 1], lines[node.end_lineno :]

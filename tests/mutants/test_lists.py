@@ -1,4 +1,4 @@
-"""Every mutant of the lists can be made: its function exists and has the old text exactly once."""
+"""Every mutant can be applied: its function exists and has the old text exactly once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.mutants.mutants import StaleMutantError, read_mutants
 from tests.support.sources import ROOT
 
 
-def test_every_mutant_can_be_made() -> None:
+def test_all_mutants_are_valid() -> None:
     stale = []
     mutants = read_mutants()
     for mutant in sorted(mutants, key=lambda mutant: mutant.file):  # parses each file once

@@ -1,4 +1,4 @@
-"""Which fragment a value has; boundaries that balance; how likely fragments are in a sketch."""
+"""Ranges of values, balanced boundaries, and how likely ranges are to be in a sketch."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def partition(kind: SqlType, *boundaries: Any) -> RangePartition:
 def vector_of(kind: SqlType, values: list[Any]) -> Vector:
     """Canonical values; None is NULL."""
     valid = np.array([value is not None for value in values], dtype=np.bool_)
-    given_mask = None if bool(valid.all()) else valid
+    mask = None if bool(valid.all()) else valid
     if kind in (STRING, BINARY):
         return from_arrow(pa.array(values, pa.string() if kind == STRING else pa.binary()), kind)
     filled = [0 if value is None else value for value in values]
     if kind.is_fractional:
-        return Vector(kind, np.array(filled, dtype=np.float64), given_mask)
+        return Vector(kind, np.array(filled, dtype=np.float64), mask)
     narrow = all(-(2**63) <= value < 2**63 for value in filled)
-    return Vector(kind, np.array(filled, dtype=np.int64 if narrow else object), given_mask)
+    return Vector(kind, np.array(filled, dtype=np.int64 if narrow else object), mask)
 
 
 def expected(range_partition: RangePartition, value: Any) -> int:
-    """The definition, one boundary after the other."""
+    """The range by definition: compare with one boundary after the other."""
     if value is None:
         return range_partition.null_range
     if isinstance(value, float) and math.isnan(value):
@@ -82,34 +82,34 @@ def expected(range_partition: RangePartition, value: Any) -> int:
 
 
 def check(range_partition: RangePartition, values: list[Any]) -> None:
-    wanted = [expected(range_partition, value) for value in values]
+    ids = [expected(range_partition, value) for value in values]
     vector = vector_of(range_partition.type, values)
-    assert range_partition.range_ids_of(vector).tolist() == wanted
+    assert range_partition.range_ids_of(vector).tolist() == ids
     assert range_partition.range_ids_of(vector).dtype == np.int32
     slow = range_partition._one_by_one(vector)
-    known = [place for place, value in enumerate(values) if value is not None and value == value]
-    assert slow[known].tolist() == [wanted[place] for place in known]
+    known = [index for index, value in enumerate(values) if value is not None and value == value]
+    assert slow[known].tolist() == [ids[index] for index in known]
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[RangePartition, list[Any]]:
     kind = draw(st.sampled_from(list(KINDS)))
     boundaries = draw(st.lists(KINDS[kind], unique=True, max_size=6).map(sorted))
-    own = st.sampled_from(boundaries) if boundaries else KINDS[kind]
-    more = st.just(math.nan) if kind.is_fractional else st.none()
-    values = draw(st.lists(st.one_of(KINDS[kind], own, st.none(), more), max_size=12))
+    boundary = st.sampled_from(boundaries) if boundaries else KINDS[kind]
+    special = st.just(math.nan) if kind.is_fractional else st.none()
+    values = draw(st.lists(st.one_of(KINDS[kind], boundary, st.none(), special), max_size=12))
     return partition(kind, *boundaries), values
 
 
 @pytest.mark.slow
 @given(cases())
-def test_every_value_has_the_fragment_of_the_definition(
+def test_every_value_has_the_range_of_the_definition(
     case: tuple[RangePartition, list[Any]],
 ) -> None:
     check(*case)
 
 
-def test_boundaries_belong_to_the_fragment_above() -> None:
+def test_boundaries_belong_to_the_range_above() -> None:
     result = partition(LONG, 10, 20)
     assert (result.ranges, result.null_range, result.size) == (3, 3, 4)
     check(result, [9, 10, 11, 19, 20, 21, None, -(2**63), 2**63 - 1])
@@ -125,7 +125,7 @@ def test_boundaries_belong_to_the_fragment_above() -> None:
             [0, 1, 1, 2, 2, 0],
         ),
         (DOUBLE, (-0.0,), [-0.0, 0.0, -1.0], [1, 1, 0]),
-        # One fragment for everything but NULL.
+        # One range for everything but NULL.
         (LONG, (), [1, None], [0, 1]),
         (DOUBLE, (), [math.nan, None], [0, 1]),
         (STRING, (), ["x", None], [0, 1]),
@@ -151,7 +151,7 @@ def test_sliced_text() -> None:
     assert partition(STRING, "b").range_ids_of(whole).tolist() == [2, 0, 1]
 
 
-def test_a_null_slot_that_holds_nan_or_nonsense_is_null() -> None:
+def test_the_value_in_a_null_slot_is_ignored() -> None:
     valid = np.array([False, True])
     doubles = Vector(DOUBLE, np.array([math.nan, 1.0]), valid)
     assert partition(DOUBLE, 0.5).range_ids_of(doubles).tolist() == [2, 1]
@@ -159,7 +159,7 @@ def test_a_null_slot_that_holds_nan_or_nonsense_is_null() -> None:
     assert partition(WIDE, 2**99).range_ids_of(wide).tolist() == [2, 1]
 
 
-def test_narrow_values_among_wide_boundaries_and_the_other_way_round() -> None:
+def test_narrow_values_with_wide_boundaries_and_vice_versa() -> None:
     check(partition(WIDE, -(2**90), 0, 2**90), [-(2**63), 0, 2**63 - 1])
     check(partition(WIDE, -1, 1), [2**90, -(2**90), 0, 2**63])
 
@@ -174,7 +174,7 @@ def test_boundaries_must_increase(kind: SqlType, boundaries: tuple[Any, ...]) ->
     assert caught.value.code == "boundaries_not_increasing"
 
 
-def test_the_id_tells_partitions_apart() -> None:
+def test_ids_of_partitions_differ() -> None:
     one = partition(LONG, 1, 2)
     assert one.id == RangePartition("t", "A", LONG, (1, 2)).id
     others = [
@@ -188,8 +188,8 @@ def test_the_id_tells_partitions_apart() -> None:
 
 
 @pytest.mark.parametrize("kind", [LONG, NARROW, DATE], ids=str)
-def test_a_table_of_near_boundaries_tells_what_a_search_does(kind: SqlType) -> None:
-    """Of many values; of few no table is made, and far boundaries have none."""
+def test_the_lookup_table_gives_the_same_ids_as_search(kind: SqlType) -> None:
+    """For many values. Few values and distant boundaries use no table."""
     random = np.random.default_rng(1)
     ends = [-(2**63), -(2**63) + 1, 2**63 - 1, 0, -1]
     for boundaries in ((0,), (-3, 4, 5), (10, 1000), (-(2**63) + 1, -(2**63) + 9), (2**63 - 1,)):
@@ -207,7 +207,7 @@ def test_a_table_of_near_boundaries_tells_what_a_search_does(kind: SqlType) -> N
 
 
 @pytest.mark.parametrize(
-    ("values", "wanted", "told"),
+    ("values", "ids", "are_in"),
     [
         ([3, 12, 15], {1, 2}, True),
         ([3, 12, 15], {1, 2, 3, 0}, True),
@@ -216,16 +216,16 @@ def test_a_table_of_near_boundaries_tells_what_a_search_does(kind: SqlType) -> N
         ([], {0, 1, 2, 3, 4}, False),
     ],
 )
-def test_values_between_ranges_that_are_all_wanted(
-    values: list[int], wanted: set[int], told: bool
+def test_whether_all_values_are_in_given_ranges(
+    values: list[int], ids: set[int], are_in: bool
 ) -> None:
     partition = RangePartition("t", "a", LONG, (0, 10, 20))
-    mask = np.isin(np.arange(partition.size), list(wanted))
+    mask = np.isin(np.arange(partition.size), list(ids))
     vector = Vector(LONG, np.array(values, dtype=np.int64))
-    assert partition.are_all_in(vector, mask) is told
+    assert partition.are_all_in(vector, mask) is are_in
     with_null = Vector(LONG, vector.values, np.ones(len(values), dtype=np.bool_))
     assert not partition.are_all_in(with_null, mask)
-    if told:
+    if are_in:
         assert mask[partition.range_ids_of(vector)].all()
 
 
@@ -240,7 +240,7 @@ RANGES = st.integers(1, 12)
 
 
 def counted_ranges(sample: list[Any], boundaries: tuple[Any, ...]) -> list[Counter[Any]]:
-    """The sample's values by range, counted the slow way."""
+    """The sample's values by range, counted one by one."""
     result: list[Counter[Any]] = [Counter() for _ in range(len(boundaries) + 1)]
     for value in sample:
         result[sum(1 for boundary in boundaries if boundary <= value)][value] += 1
@@ -272,7 +272,7 @@ def test_a_flat_sample_is_split_evenly() -> None:
     RangePartition("t", "a", LONG, boundaries)
 
 
-def test_no_sample_is_one_fragment() -> None:
+def test_no_sample_gives_one_range() -> None:
     for sample, ranges in (([], 10), ([5, 5], 10), ([1, 2, 3], 1)):
         assert equidepth_boundaries(sample, ranges) == ()
 
@@ -288,11 +288,11 @@ WEIGHED = st.lists(st.tuples(st.integers(-20, 20), st.floats(0.1, 50)), max_size
 
 
 def shares(weights: ValueWeights, boundaries: tuple[Any, ...]) -> list[tuple[int, float]]:
-    """Values and weight per range, counted the slow way."""
+    """Values and weight per range, counted one by one."""
     result: list[tuple[int, float]] = [(0, 0.0)] * (len(boundaries) + 1)
     for value, weight in zip(weights.values, weights.weights, strict=True):
-        at = sum(1 for boundary in boundaries if boundary <= value)
-        result[at] = (result[at][0] + 1, result[at][1] + weight)
+        index = sum(1 for boundary in boundaries if boundary <= value)
+        result[index] = (result[index][0] + 1, result[index][1] + weight)
     return result
 
 
@@ -310,7 +310,7 @@ def test_aligned_boundaries_divide_the_weights(
         assert values <= 1 or rows <= 2.5 * weights.total / ranges + heaviest
 
 
-def test_a_range_starts_where_a_file_does_if_one_is_near() -> None:
+def test_ranges_start_where_nearby_files_start() -> None:
     weights = ValueWeights.of((value, 1.0) for value in range(1000))
     starts = [0, 95, 210, 290, 405, 500, 596, 702, 810, 899]
     assert aligned_boundaries(weights, 10, starts) == tuple(starts[1:])
@@ -318,13 +318,13 @@ def test_a_range_starts_where_a_file_does_if_one_is_near() -> None:
     assert len(aligned_boundaries(weights, 20, starts)) > 15, "files of several ranges are cut"
 
 
-def test_a_heavy_value_stands_alone() -> None:
+def test_heavy_values_are_isolated() -> None:
     weights = ValueWeights.of([*((value, 1.0) for value in range(100)), (50, 400.0)])
     assert {50, 51} <= set(aligned_boundaries(weights, 10, []))
 
 
-def test_values_between_heavy_ones_are_cut_as_finely_as_was_asked_for() -> None:
-    heavy = [(at * 100, 1000.0) for at in range(1, 6)]
+def test_values_between_heavy_ones_are_split_finely() -> None:
+    heavy = [(index * 100, 1000.0) for index in range(1, 6)]
     weights = ValueWeights.of([*((value, 1.0) for value in range(700)), *heavy])
     boundaries = aligned_boundaries(weights, 40, [])
     assert 36 <= len(boundaries) <= 39
@@ -338,15 +338,15 @@ def counted(partition: RangePartition, values: list[int]) -> np.ndarray:
     return np.bincount(partition.range_ids_of(vector_of(LONG, values)), minlength=partition.size)
 
 
-def evened_by(partition: RangePartition, values: list[int], wanted: int) -> RangePartition:
+def evened_by(partition: RangePartition, values: list[int], target: int) -> RangePartition:
     counts = counted(partition, values)
-    heavy = set(heavy_ranges(counts[:-1], wanted).tolist())
+    heavy = set(heavy_ranges(counts[:-1], target).tolist())
     ranges = partition.range_ids_of(vector_of(LONG, values))
     sample = [v for v, f in zip(values, ranges, strict=True) if int(f) in heavy]
-    return evened(partition, counts, wanted, sample)
+    return evened(partition, counts, target, sample)
 
 
-def test_even_ranges_and_one_value_stay() -> None:
+def test_even_ranges_are_unchanged() -> None:
     assert evened_by(TENS, list(range(100)), 10) == TENS
     assert evened_by(TENS, [*range(100), *([55] * 1000)], 10).ranges == 10
     alone = RangePartition("t", "a", LONG, ())
@@ -362,7 +362,7 @@ def test_a_heavy_range_is_split_and_light_neighbours_are_merged() -> None:
     assert result.boundaries[-1] > 900
 
 
-def test_a_heavy_value_gets_a_range_of_its_own() -> None:
+def test_a_heavy_value_gets_a_narrow_range() -> None:
     values = [*range(100), *([55] * 300), *([57] * 100)]
     result = evened_by(TENS, values, 12)
     assert 55 in result.boundaries or 56 in result.boundaries
@@ -370,21 +370,21 @@ def test_a_heavy_value_gets_a_range_of_its_own() -> None:
 
 
 @random_cases(40, 120, 1000)
-def test_never_more_ranges_than_asked_for_and_never_less_even(cases: range) -> None:
+def test_evening_adds_no_surplus_ranges_and_no_skew(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
         boundaries = tuple(sorted(rng.sample(range(-50, 50), rng.randint(0, 12))))
         partition = RangePartition("t", "a", LONG, boundaries)
         values = [int(rng.gauss(0, 40)) for _ in range(rng.randint(0, 400))]
-        wanted = rng.randint(1, 20)
-        result = evened_by(partition, values, wanted)
-        assert result.ranges <= max(wanted, partition.ranges), seed
-        if values and partition.ranges <= wanted:
+        target = rng.randint(1, 20)
+        result = evened_by(partition, values, target)
+        assert result.ranges <= max(target, partition.ranges), seed
+        if values and partition.ranges <= target:
             before, after = counted(partition, values)[:-1], counted(result, values)[:-1]
-            assert after.max() <= max(before.max(), 2 * HEAVY * len(values) / wanted), seed
+            assert after.max() <= max(before.max(), 2 * HEAVY * len(values) / target), seed
 
 
-def test_text_is_split_too() -> None:
+def test_text_ranges_split() -> None:
     partition = RangePartition("t", "a", STRING, ("m",))
     finer = with_splits(partition, np.array([4, 100]), 4, ["n", "o", "p", "q", "r", "s"])
     assert finer.boundaries[0] == "m"
@@ -392,75 +392,75 @@ def test_text_is_split_too() -> None:
 
 
 @random_cases(40, 120, 1000)
-def test_the_largest_range_is_never_larger(cases: range) -> None:
+def test_the_largest_range_does_not_grow(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
-        places = [rng.randrange(400) for _ in range(3)]
-        values = [rng.choice(places) + int(rng.expovariate(0.05)) for _ in range(600)]
+        centers = [rng.randrange(400) for _ in range(3)]
+        values = [rng.choice(centers) + int(rng.expovariate(0.05)) for _ in range(600)]
         cuts = tuple(sorted(set(rng.sample(range(500), rng.randint(2, 40)))))
         partition = RangePartition("t", "a", LONG, cuts)
         result = evened_by(partition, values, rng.randint(1, 60))
         assert counted(result, values).max() <= counted(partition, values).max(), seed
 
 
-def test_what_was_seen_whole_is_known() -> None:
+def test_full_samples_are_certain() -> None:
     rows = np.full(6, 100.0)
     result = chances(rows, rows, np.full(6, 10.0), np.array([0, 3, 0, 1, 0, 0.0]))
     assert result.likely.mean == pytest.approx([0, 1, 0, 1, 0, 0])
-    assert result.low.mean == pytest.approx(result.high.mean), "nothing is left to chance"
+    assert result.low.mean == pytest.approx(result.high.mean), "no uncertainty"
 
 
-def test_neighbours_speak_for_what_was_not_seen() -> None:
-    """Every tenth fragment is seen; the last tenth of them is in the sketch."""
+def test_unsampled_ranges_resemble_neighbours() -> None:
+    """Every tenth range is sampled; the last tenth of all ranges is in the sketch."""
     truth = np.arange(1000) >= 900
-    seen = np.where(np.arange(1000) % 10 == 5, 100.0, 0.0)
-    result = chances(np.full(1000, 100.0), seen, seen / 10, seen / 10 * truth)
+    sampled = np.where(np.arange(1000) % 10 == 5, 100.0, 0.0)
+    result = chances(np.full(1000, 100.0), sampled, sampled / 10, sampled / 10 * truth)
     likely = result.likely.mean
     assert likely.sum() == pytest.approx(100, abs=5)
     assert likely[:885].sum() < 2
-    assert result.off == pytest.approx(0.01 / math.sqrt(12), rel=0.2), "a border lies in one gap"
+    assert result.off == pytest.approx(0.01 / math.sqrt(12), rel=0.2), "the border is in one gap"
 
 
-def test_a_place_at_a_border_is_like_one_side_not_like_their_mean() -> None:
-    """Of the gap before the first place with hits a half is in, though groups there are many."""
+def test_a_range_at_a_border_resembles_one_side() -> None:
+    """Half the gap before the first range with hits is in the sketch, despite many groups."""
     truth = np.arange(1000) >= 900
-    seen = np.where(np.arange(1000) % 50 < 2, 100.0, 0.0)
-    likely = chances(np.full(1000, 1000.0), seen, seen / 20, seen / 20 * truth).likely.mean
+    sampled = np.where(np.arange(1000) % 50 < 2, 100.0, 0.0)
+    likely = chances(np.full(1000, 1000.0), sampled, sampled / 20, sampled / 20 * truth).likely.mean
     assert likely[852:900].sum() == pytest.approx(24, abs=4)
     assert likely[:852].sum() < 5
     assert likely[900:].sum() > 97
 
 
-def test_few_hits_far_apart_are_anywhere() -> None:
-    """Fifteen groups of six thousand seen, of one in fifty of all: no place is told from others."""
-    seen = np.where(np.arange(1000) % 20 == 3, 400.0, 0.0)
+def test_sparse_hits_favour_no_range() -> None:
+    """15 hits among 6,000 sampled groups are too few to prefer any range."""
+    sampled = np.where(np.arange(1000) % 20 == 3, 400.0, 0.0)
     hits = np.zeros(1000)
     hits[np.arange(3, 1000, 20)[[1, 4, 9, 13, 16, 19, 23, 26, 29, 33, 36, 39, 42, 45, 48]]] = 1
-    result = chances(np.full(1000, 400.0), seen, seen * 0.3, hits)
+    result = chances(np.full(1000, 400.0), sampled, sampled * 0.3, hits)
     likely = result.likely.mean
     assert likely.sum() == pytest.approx(1000 * (1 - math.exp(-0.3)), rel=0.25)
     assert result.low.mean.sum() < likely.sum() < result.high.mean.sum()
 
 
 @pytest.mark.parametrize(("share", "off"), [(0.001, 0.5), (0.01, 0.2), (0.1, 0.02)])
-def test_groups_that_were_not_seen_are_counted(share: float, off: float) -> None:
-    """A twentieth of each fragment's hundred groups is seen."""
+def test_groups_not_sampled_are_estimated(share: float, off: float) -> None:
+    """The sample has a twentieth of the hundred groups of each range."""
     truth = np.random.default_rng(1).random((2000, 100)) < share
-    seen = truth[:, :5].sum(axis=1)
-    result = chances(np.full(2000, 1e4), np.full(2000, 500.0), np.full(2000, 5.0), seen * 1.0)
-    came, likely = truth.any(axis=1).sum(), result.likely.mean
-    assert likely.sum() == pytest.approx(came, rel=off)
-    assert likely[seen > 0] == pytest.approx(1)
-    assert result.low.mean.sum() - 1 <= came <= result.high.mean.sum() + 1
+    hits = truth[:, :5].sum(axis=1)
+    result = chances(np.full(2000, 1e4), np.full(2000, 500.0), np.full(2000, 5.0), hits * 1.0)
+    actual, likely = truth.any(axis=1).sum(), result.likely.mean
+    assert likely.sum() == pytest.approx(actual, rel=off)
+    assert likely[hits > 0] == pytest.approx(1)
+    assert result.low.mean.sum() - 1 <= actual <= result.high.mean.sum() + 1
 
 
-def test_nothing_seen_in_the_provenance_is_rare_not_impossible() -> None:
+def test_ranges_without_hits_are_unlikely_not_impossible() -> None:
     result = chances(np.full(100, 100.0), np.full(100, 50.0), np.full(100, 50.0), np.zeros(100))
     assert 0 < result.likely.mean.max() < 0.1
     assert result.high.mean.sum() > 2 * result.likely.mean.sum() > 0 == result.low.mean.sum()
 
 
-def test_nothing_seen_at_all() -> None:
+def test_an_empty_sample() -> None:
     nothing = np.zeros(3)
     result = chances(np.full(3, 9.0), nothing, nothing, nothing)
     assert result.likely.mean.tolist() == [0.5, 0.5, 0.5]
@@ -469,7 +469,7 @@ def test_nothing_seen_at_all() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.3, 2.0, 10.0, 200.0])
-def test_nine_of_ten_rates_lie_between_what_their_hits_tell(rate: float) -> None:
+def test_the_interval_of_hits_has_most_true_rates(rate: float) -> None:
     hits = np.random.default_rng(9).poisson(rate, 2000)
     ends = np.array([hits_between(float(count)) for count in hits])
     assert ((ends[:, 0] <= rate) & (rate <= ends[:, 1])).mean() > 0.85

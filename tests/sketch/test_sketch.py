@@ -1,4 +1,4 @@
-"""Sets of fragments against Python's sets, as intervals, under other ranges, and as files."""
+"""Sets of ranges against Python's sets, as intervals, renumbered, and as shares of files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.sketch.test_partition import vector_of
 
 
 @pytest.mark.parametrize(
-    ("held", "accurate", "missing", "slack"),
+    ("stored", "accurate", "missing", "slack"),
     [
         ({1, 9}, {1, 9}, (), ()),
         ({1, 3, 9}, {3}, (), (1, 9)),
@@ -38,12 +38,12 @@ from tests.sketch.test_partition import vector_of
         (set(), set(), (), ()),
         (set(), {0}, (0,), ()),
     ],
-    ids=["equal", "too large", "too small, whatever it has besides", "none", "none of one"],
+    ids=["equal", "too large", "too small, with surplus", "none", "none of one"],
 )
-def test_what_a_sketch_lacks_and_what_it_has_besides(
-    held: set[int], accurate: set[int], missing: tuple[int, ...], slack: tuple[int, ...]
+def test_missing_and_surplus_ranges_of_a_sketch(
+    stored: set[int], accurate: set[int], missing: tuple[int, ...], slack: tuple[int, ...]
 ) -> None:
-    result = compare(RangeSet.of(held, 10), RangeSet.of(accurate, 10))
+    result = compare(RangeSet.of(stored, 10), RangeSet.of(accurate, 10))
     assert result == Comparison(missing, slack)
     assert (result.covers, result.slack) == (not missing, len(slack))
 
@@ -56,8 +56,8 @@ def pairs(draw: st.DrawFn) -> tuple[int, set[int], set[int]]:
 
 
 @given(pairs())
-def test_a_set_of_ids(given_: tuple[int, set[int], set[int]]) -> None:
-    size, ids, _ = given_
+def test_a_set_of_ids(case: tuple[int, set[int], set[int]]) -> None:
+    size, ids, _ = case
     result = RangeSet.of(ids, size)
     assert result.size == size
     assert len(result) == len(ids)
@@ -69,8 +69,8 @@ def test_a_set_of_ids(given_: tuple[int, set[int], set[int]]) -> None:
 
 
 @given(pairs())
-def test_bytes_and_back(given_: tuple[int, set[int], set[int]]) -> None:
-    size, ids, _ = given_
+def test_bytes_and_back(case: tuple[int, set[int], set[int]]) -> None:
+    size, ids, _ = case
     data = RangeSet.of(ids, size).to_bytes()
     assert len(data) == (size + 7) // 8
     assert {k for k in range(8 * len(data)) if data[k // 8] >> (k % 8) & 1} == ids
@@ -78,15 +78,15 @@ def test_bytes_and_back(given_: tuple[int, set[int], set[int]]) -> None:
 
 
 @given(pairs())
-def test_set_operations(given_: tuple[int, set[int], set[int]]) -> None:
-    size, left, right = given_
+def test_set_operations(case: tuple[int, set[int], set[int]]) -> None:
+    size, left, right = case
     mine, theirs = RangeSet.of(left, size), RangeSet.of(right, size)
     assert mine.union(theirs) == RangeSet.of(left | right, size)
     assert mine.minus(theirs) == RangeSet.of(left - right, size)
     assert (mine, theirs) == (RangeSet.of(left, size), RangeSet.of(right, size))
 
 
-def test_the_bytes_never_change_their_meaning() -> None:
+def test_the_byte_format_is_stable() -> None:
     """Stored sketches are read by later versions: bit k is in byte k // 8 at k % 8."""
     assert RangeSet.of([0, 9, 10], 12).to_bytes() == bytes([0b00000001, 0b00000110])
 
@@ -102,7 +102,7 @@ def test_sets_of_different_partitions_do_not_mix() -> None:
 
 
 def tens(ranges: int) -> RangePartition:
-    """Boundaries 10, 20, ... so that fragment f holds 10 f to 10 f + 9."""
+    """Boundaries 10, 20, ... so that range f has 10 f to 10 f + 9."""
     return RangePartition("t", "a", LONG, tuple(range(10, 10 * ranges, 10)))
 
 
@@ -134,7 +134,7 @@ def sketches(draw: st.DrawFn) -> tuple[RangePartition, set[int], int]:
 
 @pytest.mark.slow
 @given(sketches())
-def test_intervals_let_every_value_through_and_are_in_order_and_apart(
+def test_intervals_have_all_values_and_are_ordered_and_disjoint(
     case: tuple[RangePartition, set[int], int],
 ) -> None:
     partition, ids, limit = case
@@ -148,7 +148,7 @@ def test_intervals_let_every_value_through_and_are_in_order_and_apart(
     needed = runs(ids - {partition.null_range})
     assert len(result.intervals) == min(limit, needed)
     if needed <= limit:
-        assert [range_id in ids for range_id in ranges.tolist()] == read, "nothing was closed"
+        assert [range_id in ids for range_id in ranges.tolist()] == read, "no gap was closed"
     for one, other in pairwise(result.intervals):
         assert one.high is not None
         assert one.high < other.low  # type: ignore[operator]  # whole numbers here
@@ -160,7 +160,7 @@ def test_at_most_32_by_default() -> None:
     assert len(range_filter(every_other, partition).intervals) == MAX_INTERVALS == 32
 
 
-def test_the_gap_of_the_fewest_ranges_is_closed_first() -> None:
+def test_the_smallest_gap_is_closed_first() -> None:
     partition = tens(7)
     result = range_filter(RangeSet.of([0, 3, 5], partition.size), partition, limit=2)
     assert result.intervals == (Interval(None, 10), Interval(30, 60))
@@ -173,7 +173,7 @@ def test_the_gap_of_the_fewest_ranges_is_closed_first() -> None:
         (range(4), 4, (Interval(None, None),), False),
         ([4], 4, (), True),
         ([], 4, (), False),
-        # NULL is no neighbour of the last range.
+        # The NULL range is not adjacent to the last one.
         ([2, 3], 3, (Interval(20, None),), True),
         ([1, 2, 4, 5], 6, (Interval(10, 30), Interval(40, None)), False),
     ],
@@ -223,17 +223,17 @@ def everything(kind: SqlType) -> list[Any]:
 
 
 @given(cases())
-def test_no_row_is_lost_and_nothing_enters_that_shares_no_range(
+def test_renumbering_keeps_all_rows_and_adds_no_others(
     case: tuple[SqlType, RangePartition, RangePartition, RangeSet],
 ) -> None:
-    """Merged ranges are in if any part was, split ones pass to all parts, and that is all."""
-    kind, old, new, held = case
-    moved = Renumbering(old, new).ranges(held)
+    """A merged range is in the set if any part was. Of a split range all parts are in it."""
+    kind, old, new, ids = case
+    moved = Renumbering(old, new).ranges(ids)
     values = vector_of(kind, everything(kind))
     for before, after in zip(old.range_ids_of(values), new.range_ids_of(values), strict=True):
-        assert int(before) not in held or int(after) in moved
+        assert int(before) not in ids or int(after) in moved
     for range_id in moved:
-        assert any(_overlap(old, before, new, range_id) for before in held)
+        assert any(_overlap(old, before, new, range_id) for before in ids)
 
 
 def _overlap(old: RangePartition, before: int, new: RangePartition, after: int) -> bool:
@@ -252,7 +252,7 @@ def _ends(partition: RangePartition, range_id: int) -> tuple[Any, Any]:
 
 @pytest.mark.slow
 @given(cases(), st.data())
-def test_counts_are_carried_where_ranges_live_on(
+def test_counts_of_unsplit_ranges_are_kept(
     case: tuple[SqlType, RangePartition, RangePartition, RangeSet], data: st.DataObject
 ) -> None:
     kind, old, new, _ = case
@@ -266,24 +266,24 @@ def test_counts_are_carried_where_ranges_live_on(
 
 
 PARTITION = RangePartition("t", "a", LONG, (10, 20, 30))
-"""Four ranges, and NULL's fragment behind them."""
+"""Four ranges, followed by the NULL range."""
 HEAVY = np.array([100, 800, 0, 50, 50])
 
 
 @pytest.mark.parametrize(
-    ("held", "columns", "share"),
+    ("ids", "columns", "share"),
     [
         ([], 1, 0.0),
         ([1], 1, 0.9),  # rows 150 to 950 of a thousand: files 1 to 9 of ten
-        ([0], 1, 0.2),  # behind 50 rows of NULL it reaches into the second file
+        ([0], 1, 0.2),  # after 50 NULL rows it extends into the second file
         ([3], 1, 0.1),
         ([0, 3], 1, 0.3),
-        ([4], 1, 0.1),  # NULL lies in the first file
-        ([2], 1, 0.1),  # nothing is known to be there; it takes a file all the same
+        ([4], 1, 0.1),  # NULL is in the first file
+        ([2], 1, 0.1),  # an empty range counts as one file
         ([3], 2, 1 / 3),  # ten files have three slices of each of two columns
         ([1], 2, 1.0),
     ],
 )
-def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
-    result = share_after(RangeSet.of(held, PARTITION.size), PARTITION, HEAVY, 10, range(columns))
+def test_the_share_of_ten_files(ids: list[int], columns: int, share: float) -> None:
+    result = share_after(RangeSet.of(ids, PARTITION.size), PARTITION, HEAVY, 10, range(columns))
     assert result == pytest.approx(share)

@@ -1,4 +1,4 @@
-"""Fronts of any size leave the same; steps that are one join."""
+"""Fronts of any size give the same state; how steps of one join are recognized."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import ProjectOperator, SelectOperator
 from impctl.engine.operator import Operator
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Expr, Literal
-from tests.engine.fixpoint.test_fixpoint import added, check, difference, remembered
+from tests.engine.fixpoint.test_fixpoint import added, check, difference, stored_state
 from tests.support.paged_tables import stream_of, sums_of, table_in
 from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import Recursive, Row, recursive
 
 Tables = dict[str, Counter[Row]]
-WAYS = (0, 1, 3, 10**9)
+THINS = (0, 1, 3, 10**9)
 ONE_NUMBER = (("t.0", LONG),)
 
 
@@ -39,8 +39,8 @@ def refs(**outputs: str) -> ProjectOperator:
 
 
 def joined(key: str = "t.0") -> JoinOperator:
-    own = Side((("t.0", LONG), ("rank", LONG)), (key,), 0)
-    return JoinOperator("join", own, Side((("a", LONG), ("b", LONG)), ("a",), 1), [False])
+    rows = Side((("t.0", LONG), ("rank", LONG)), (key,), 0)
+    return JoinOperator("join", rows, Side((("a", LONG), ("b", LONG)), ("a",), 1), [False])
 
 
 HEADS = {"t_0": "b", "rank": "rank"}
@@ -64,13 +64,13 @@ OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
         [ProjectOperator([("t.0", ONE), RANK]), joined(), refs(**HEADS)],
         [(-1,), (0, -2), (1,)],
     ),
-    "of a table chosen from": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
-    "of a table renamed": ([refs(a="b", b="a"), joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
-    "an operator beside it": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, -2), (1,)]),
+    "filtered table": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
+    "renamed table": ([refs(a="b", b="a"), joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
+    "a parallel operator": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, -2), (1,)]),
     "another rank": ([joined(), refs(t_0="b", rank="a")], [(-1, -2), (0,)]),
     "by rank": ([joined("rank"), refs(**HEADS)], [(-1, -2), (0,)]),
     "a rank as a column": ([joined(), refs(t_0="rank", rank="rank")], [(-1, -2), (0,)]),
-    "the table's twice": ([joined(), refs(**HEADS)], [(-2, -2), (0,)]),
+    "the table twice": ([joined(), refs(**HEADS)], [(-2, -2), (0,)]),
     "its rows twice": ([joined(), refs(**HEADS)], [(-1, -1), (0,)]),
     "another table": ([joined(), refs(**HEADS)], [(-1, -3), (0,)]),
     "no join": ([refs(t_0="t.0", rank="rank")], [(-1,)]),
@@ -78,23 +78,23 @@ OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
 
 
 @pytest.mark.parametrize("name", [*STEPS, *OTHERS])
-def test_a_step_that_is_one_join_and_no_other_is_taken_for_that(name: str) -> None:
+def test_only_steps_of_a_single_join_are_recognized(name: str) -> None:
     result = plain_step(Circuit(*(STEPS | OTHERS)[name]), ONE_NUMBER, "rank")
     assert (result is not None) == (name in STEPS)
     assert result is None or (result.is_of_numbers, result.side) == (True, 0)
 
 
 @pytest.mark.parametrize(("kind", "is_number"), [(LONG, True), (DOUBLE, False), (STRING, False)])
-def test_only_whole_numbers_are_followed_row_by_row(kind: SqlType, is_number: bool) -> None:
-    own = Side((("t.0", kind), ("rank", LONG)), ("t.0",), 0)
-    join = JoinOperator("join", own, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
+def test_only_integers_are_processed_row_by_row(kind: SqlType, is_number: bool) -> None:
+    rows = Side((("t.0", kind), ("rank", LONG)), ("t.0",), 0)
+    join = JoinOperator("join", rows, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
     heads = ProjectOperator([("t.0", ColumnRef("b", kind)), ("rank", ColumnRef("rank", LONG))])
     result = plain_step(Circuit([join, heads], [(-1, -2), (0,)]), (("t.0", kind),), "rank")
     assert result.is_of_numbers == is_number
 
 
 def sparse(rng: random.Random, nodes: int) -> Tables:
-    """Long chains with circles, branches and duplicates."""
+    """Long chains with cycles, branches and duplicates."""
     links: Counter[Row] = Counter()
     for node in range(nodes - 1):
         links[node, node + 1, rng.choice((None, 1, 2, 3))] += 1
@@ -107,10 +107,10 @@ def sparse(rng: random.Random, nodes: int) -> Tables:
 
 
 def some_change(rng: random.Random, tables: Tables, nodes: int, most: int) -> Tables:
-    """Links that go and come, mostly of the chains, and now and then a seed."""
+    """Deleted and inserted links, mostly of the chains, and sometimes a seed."""
     links: Counter[Row] = Counter()
-    held = sorted(tables["links"], key=repr)
-    for row in rng.sample(held, min(len(held), rng.randint(1, most))):
+    present = sorted(tables["links"], key=repr)
+    for row in rng.sample(present, min(len(present), rng.randint(1, most))):
         links[row] -= rng.randint(1, tables["links"][row])
     for _ in range(rng.randint(0, most)):
         links[rng.randrange(nodes), rng.randrange(nodes), rng.choice((None, 1))] += 1
@@ -122,118 +122,120 @@ def some_change(rng: random.Random, tables: Tables, nodes: int, most: int) -> Ta
 
 @pytest.mark.parametrize(("program", "nodes"), [("reach", 60), ("left-linear", 9)])
 @random_seeds(1, 2, 40)
-def test_fronts_of_any_size_leave_the_same(program: str, nodes: int, seed: int) -> None:
+def test_fronts_of_any_size_agree(program: str, nodes: int, seed: int) -> None:
     rng = random.Random(f"fronts {program} {seed}")
     tables = sparse(rng, nodes)
-    ways = [recursive(program, thin=thin) for thin in WAYS]
+    recursions = [recursive(program, thin=thin) for thin in THINS]
     rows = Counter[Row]()
     change = tables
     for turn in range(8):
-        deltas = [made.step(change) for made in ways]
-        after = check(ways[turn % len(ways)], program, tables)
-        assert deltas == [difference(after, rows)] * len(ways)
-        first, *others = map(remembered, ways)
+        deltas = [recursion.step(change) for recursion in recursions]
+        after = check(recursions[turn % len(recursions)], program, tables)
+        assert deltas == [difference(after, rows)] * len(recursions)
+        first, *others = map(stored_state, recursions)
         assert all(other == first for other in others)
         rows = after
         change = some_change(rng, tables, nodes, rng.choice((1, 2, 8)))
         tables = added(tables, change)
         if rng.random() < 0.3:
-            ways = [
-                made.restarted(recursive(program, thin=thin))
-                for made, thin in zip(ways, WAYS, strict=True)
+            recursions = [
+                recursion.restarted(recursive(program, thin=thin))
+                for recursion, thin in zip(recursions, THINS, strict=True)
             ]
 
 
-def test_each_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guards the test above: fronts are followed row by row, and not, in one step."""
-    seen: Counter[str] = Counter()
+def test_each_path_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards the test above: one step processes fronts row by row and as a whole."""
+    calls: Counter[str] = Counter()
 
-    def noted(owner: type, name: str) -> None:
-        whole = getattr(owner, name)
+    def count_calls(owner: type, name: str) -> None:
+        original = getattr(owner, name)
 
-        def called(*arguments: object) -> object:
-            result = whole(*arguments)
-            seen[f"{owner.__name__}.{name}"] += result is not None
+        def counted(*arguments: object) -> object:
+            result = original(*arguments)
+            calls[f"{owner.__name__}.{name}"] += result is not None
             return result
 
-        monkeypatch.setattr(owner, name, called)
+        monkeypatch.setattr(owner, name, counted)
 
     for name in ("out", "come"):
-        noted(single_join.ThinFronts, name)
+        count_calls(single_join.ThinFronts, name)
     for name in ("_all_out", "_all_come"):
-        noted(single_join.JoinedMoves, name)
+        count_calls(single_join.JoinedMoves, name)
     few = {"ThinFronts.out", "ThinFronts.come"}
     many = {"JoinedMoves._all_out", "JoinedMoves._all_come"}
-    ways = ((0, many), (10**9, few), (3, few | many))
-    for thin, wanted in ways:
-        seen.clear()
+    cases = ((0, many), (10**9, few), (3, few | many))
+    for thin, expected in cases:
+        calls.clear()
         rng = random.Random(1)
         tables = sparse(rng, 60)
-        made = recursive("reach", thin=thin)
-        made.step(tables)
+        recursion = recursive("reach", thin=thin)
+        recursion.step(tables)
         for _ in range(9):
             change = some_change(rng, tables, 60, rng.choice((1, 9)))
-            made.step(change)
+            recursion.step(change)
             tables = added(tables, change)
-        check(made, "reach", tables)
-        assert {name for name, count in seen.items() if count} == wanted
+        check(recursion, "reach", tables)
+        assert {name for name, count in calls.items() if count} == expected
 
 
 @pytest.mark.parametrize("program", ["left-linear", "right-linear", "two keys"])
-@pytest.mark.parametrize("thin", WAYS)
+@pytest.mark.parametrize("thin", THINS)
 @random_seeds(1, 2, 20)
 def test_rows_whose_codes_collide(
     program: str, thin: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Codes of two columns are a handful: the columns decide."""
+    """Two columns have only a few codes, so values must be compared."""
     monkeypatch.setattr(keys_module, "_mix", lambda words: words & np.uint64(3))
     monkeypatch.setattr(keys_module, "_mixed", lambda word: word & 3)
     rng = random.Random(f"collide {program} {seed}")
     tables = {**sparse(rng, 7), "seeds": Counter[Row]()}
-    made = recursive(program, thin=thin)
-    made.step(tables)
-    check(made, program, tables)
+    recursion = recursive(program, thin=thin)
+    recursion.step(tables)
+    check(recursion, program, tables)
     for _ in range(5):
         change = {**some_change(rng, tables, 7, 3), "seeds": Counter[Row]()}
-        made.step(change)
+        recursion.step(change)
         tables = added(tables, change)
-        check(made, program, tables)
+        check(recursion, program, tables)
 
 
 class AlteredError(Exception):
-    """What is raised for pages that were altered."""
+    """Raised for altered pages."""
 
 
 def paged(table: pa.Table, altered: str | None) -> PagedTable:
-    """The table in pages; in the middle of a column one bit is another."""
+    """The table in pages; one bit in the middle of column `altered` is flipped."""
     whole = stream_of(table)
-    shown = bytearray(whole)
-    content = pa.py_buffer(shown)
+    data = bytearray(whole)
+    content = pa.py_buffer(data)
     result = table_in(content)
     if altered is not None:
         (chunk,) = result.column(altered).chunks
-        shown[chunk.buffers()[1].address - content.address + 8 * (len(result) // 2)] ^= 1
+        data[chunk.buffers()[1].address - content.address + 8 * (len(result) // 2)] ^= 1
     return PagedTable(result, CheckedPages(content, sums_of(whole), AlteredError))
 
 
-def from_pages(made: Recursive, thin: int, name: str = "", altered: str | None = None) -> Recursive:
-    """A fresh one that goes on from what is stored, each run in pages."""
-    made.save()
+def from_pages(
+    recursion: Recursive, thin: int, name: str = "", altered: str | None = None
+) -> Recursive:
+    """A new one that continues from the stored state, with each run in pages."""
+    recursion.save()
     fresh = recursive("reach", thin=thin)
     for keeper in fresh.circuit.arrangements():
-        runs = sorted(made.stored[keeper.name].items())
+        runs = sorted(recursion.stored[keeper.name].items())
         column = altered if keeper.name == name else None
         keeper.load([(number, paged(table, column)) for number, table in runs])
-    fresh.circuit.take_up(made.circuit.counters())
-    fresh.merge = made.merge
+    fresh.circuit.take_up(recursion.circuit.counters())
+    fresh.merge = recursion.merge
     return fresh
 
 
-def test_what_is_kept_keeps_no_more_in_memory() -> None:
-    """Rows lie column by column, each in memory of its own: a step's rows go when it is over."""
-    made = recursive("reach")
-    made.step(chain(3_000))
-    (run,) = made.fixpoint.rows.arrangement.runs
+def test_state_holds_no_other_memory() -> None:
+    """Each column owns its memory, so the rows of a step are freed after it."""
+    recursion = recursive("reach")
+    recursion.step(chain(3_000))
+    (run,) = recursion.fixpoint.rows.arrangement.runs
     for array in (run.codes, *run.values.values()):
         assert array.strides == (8,)
         assert array.base is None or array.base.nbytes == array.nbytes
@@ -244,33 +246,33 @@ def chain(length: int) -> Tables:
     return {"links": links, "seeds": Counter({(0, 1): 1})}
 
 
-@pytest.mark.parametrize("thin", WAYS)
-def test_state_in_pages_is_looked_at_first(thin: int) -> None:
-    """A chain loses a link in the middle, and gets it back."""
-    tables, gone = chain(300), Counter({(150, 151, 1): -1})
-    made = recursive("reach", thin=thin)
-    made.step(tables)
-    fresh = from_pages(made, thin)
-    went = fresh.step({"links": gone, "seeds": Counter()})
-    assert went == Counter({(node,): -1 for node in range(151, 301)})
-    again = fresh.step({"links": Counter({(150, 151, 1): 1}), "seeds": Counter()})
-    assert again == Counter({(node,): 1 for node in range(151, 301)})
+@pytest.mark.parametrize("thin", THINS)
+def test_paged_state_is_checked_before_use(thin: int) -> None:
+    """Delete a link in the middle of a chain, and insert it again."""
+    tables, deleted = chain(300), Counter({(150, 151, 1): -1})
+    recursion = recursive("reach", thin=thin)
+    recursion.step(tables)
+    fresh = from_pages(recursion, thin)
+    deleted_rows = fresh.step({"links": deleted, "seeds": Counter()})
+    assert deleted_rows == Counter({(node,): -1 for node in range(151, 301)})
+    inserted_rows = fresh.step({"links": Counter({(150, 151, 1): 1}), "seeds": Counter()})
+    assert inserted_rows == Counter({(node,): 1 for node in range(151, 301)})
     ranks = {row: rank for row, (rank, _, _) in fresh.ranked().items()}
     assert sorted(ranks) == [(node,) for node in range(301)]
     assert all(ranks[node,] < ranks[node + 1,] for node in range(300))
 
 
-@pytest.mark.parametrize("thin", WAYS)
+@pytest.mark.parametrize("thin", THINS)
 def test_altered_pages_are_an_error(thin: int) -> None:
-    """Rows that go lie in the first page, those that follow in the second, which was altered."""
-    made = recursive("reach")
-    made.step(chain(1_200))
+    """The deleted rows are in the first page, those after them in the second, altered page."""
+    recursion = recursive("reach")
+    recursion.step(chain(1_200))
     for name, columns in {
         "fix.rows": ("code", "rank", "all", "low"),
         "step.join0.right": ("code", "column1", "weight"),
     }.items():
         for column in columns:
-            fresh = from_pages(made, thin, name, column)
+            fresh = from_pages(recursion, thin, name, column)
             with pytest.raises(AlteredError):
                 fresh.step({"links": Counter({(490, 491, 1): -1}), "seeds": Counter()})
 
@@ -301,18 +303,18 @@ def minus(left: Expr, right: Expr) -> Expr:
 C, W, V = ref("c"), ref("w"), ref("v")
 
 
-def found_of(
+def recognized(
     *outputs: Mapping[str, Expr],
     grouped: Grouped = BY_KEY,
-    own: tuple[tuple[str, SqlType], ...] = COLUMNS,
+    columns: tuple[tuple[str, SqlType], ...] = COLUMNS,
     keys: tuple[str, ...] = ("n",),
     links: Side = LINKS,
 ) -> ValuedStep | None:
-    """What a step is taken for with these projections above its join, the lowest first."""
-    join = JoinOperator("join", Side((*own, ("rank", LONG)), keys, 0), links, [False])
+    """What a step with these projections above its join, lowest first, is recognized as."""
+    join = JoinOperator("join", Side((*columns, ("rank", LONG)), keys, 0), links, [False])
     above = [ProjectOperator(list(one.items())) for one in outputs]
-    wires: Sequence[tuple[int, ...]] = [(-1, -2), *((at,) for at in range(len(above)))]
-    return valued_step(Circuit([join, *above], wires), own, grouped, "rank")
+    wires: Sequence[tuple[int, ...]] = [(-1, -2), *((index,) for index in range(len(above)))]
+    return valued_step(Circuit([join, *above], wires), columns, grouped, "rank")
 
 
 def heads(value: Expr, key: Expr = ref("b"), rank: Expr = ref("rank")) -> Mapping[str, Expr]:  # noqa: B008
@@ -353,50 +355,50 @@ OTHER_STEPS: Mapping[str, Expr] = {
 
 
 @pytest.mark.parametrize("name", ADDED)
-def test_what_is_added_is_told_in_the_order_of_values(name: str) -> None:
+def test_offsets_are_recognized_in_either_order(name: str) -> None:
     value, offset = ADDED[name]
-    result = found_of(heads(value))
+    result = recognized(heads(value))
     assert (result.key, result.value, result.head, result.side) == ("n", "c", "b", 0)
     assert (result.offset, result.is_greatest) == (offset, False)
-    turned = found_of(heads(value), grouped=GREATEST)
-    assert turned.offset == Offset(offset.column, -offset.sign, -offset.constant)
-    assert turned.is_greatest
+    for_greatest = recognized(heads(value), grouped=GREATEST)
+    assert for_greatest.offset == Offset(offset.column, -offset.sign, -offset.constant)
+    assert for_greatest.is_greatest
 
 
 @pytest.mark.parametrize("name", OTHER_STEPS)
-def test_what_is_not_surely_that_is_not_taken_for_it(name: str) -> None:
-    assert found_of(heads(OTHER_STEPS[name])) is None
+def test_other_steps_are_not_recognized(name: str) -> None:
+    assert recognized(heads(OTHER_STEPS[name])) is None
 
 
-def test_sums_are_put_together_over_projections() -> None:
+def test_offsets_add_up_over_projections() -> None:
     below = {"b1": ref("b"), "c1": plus(C, W), "r1": ref("rank"), "more": number(4)}
     above = heads(minus(ref("c1"), ref("more")), ref("b1"), ref("r1"))
-    assert found_of(below, above).offset == Offset("w", 1, -4)
+    assert recognized(below, above).offset == Offset("w", 1, -4)
     taken_from = heads(minus(ref("more"), ref("c1")), ref("b1"), ref("r1"))
-    assert found_of(below, taken_from) is None
+    assert recognized(below, taken_from) is None
 
 
 def test_keys_come_from_the_table_and_ranks_from_the_rows() -> None:
     value = plus(C, W)
-    assert found_of(heads(value)) is not None
-    assert found_of(heads(value, ref("n"))) is None, "its own key"
-    assert found_of(heads(value, plus(ref("b"), number(1)))) is None, "a key that is computed"
-    assert found_of(heads(value, ref("v"))) is None, "a key of another type"
-    assert found_of(heads(value, rank=ref("w"))) is None, "another rank"
-    assert found_of(heads(value, rank=plus(ref("rank"), number(1)))) is None, "a rank computed"
+    assert recognized(heads(value)) is not None
+    assert recognized(heads(value, ref("n"))) is None, "its own key"
+    assert recognized(heads(value, plus(ref("b"), number(1)))) is None, "a key that is computed"
+    assert recognized(heads(value, ref("v"))) is None, "a key of another type"
+    assert recognized(heads(value, rank=ref("w"))) is None, "another rank"
+    assert recognized(heads(value, rank=plus(ref("rank"), number(1)))) is None, "a rank computed"
 
 
-def test_one_key_and_one_value_of_whole_numbers_and_no_column_more() -> None:
+def test_only_one_integer_key_and_value_are_recognized() -> None:
     step = heads(plus(C, W))
-    assert found_of(step, grouped=Grouped(("n", "c"), (("c", False),))) is None
-    assert found_of(step, grouped=Grouped(("n",), (("c", False), ("n", False)))) is None
+    assert recognized(step, grouped=Grouped(("n", "c"), (("c", False),))) is None
+    assert recognized(step, grouped=Grouped(("n",), (("c", False), ("n", False)))) is None
     for kinds in ({"n": STRING, "c": LONG}, {"n": LONG, "c": INTEGER}, {"n": LONG, "c": DOUBLE}):
         links = Side((("a", kinds["n"]), ("b", kinds["n"]), ("w", kinds["c"])), ("a",), 1)
         value = plus(ColumnRef("c", kinds["c"]), ColumnRef("w", kinds["c"]))
         outputs = heads(value, ColumnRef("b", kinds["n"]))
-        assert found_of(outputs, own=tuple(kinds.items()), links=links) is None
+        assert recognized(outputs, columns=tuple(kinds.items()), links=links) is None
     more = (*COLUMNS, ("x", LONG))
-    for keys, own in ((("n", "x"), more), (("n",), more), (("n", "c"), COLUMNS)):
+    for keys, columns in ((("n", "x"), more), (("n",), more), (("n", "c"), COLUMNS)):
         links = Side(LINKS.columns, ("a", "w")[: len(keys)], 1)
-        outputs = {**heads(plus(C, W)), **({"x": ref("w")} if own is more else {})}
-        assert found_of(outputs, own=own, keys=keys, links=links) is None
+        outputs = {**heads(plus(C, W)), **({"x": ref("w")} if columns is more else {})}
+        assert recognized(outputs, columns=columns, keys=keys, links=links) is None

@@ -1,4 +1,4 @@
-"""Mistakes that are easily made on the way up or down, what decides, and sums through a tree."""
+"""Cases of join trees that are easy to get wrong: passes up and down, conditions, sums."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ TWO_BELOW = (
 )
 
 
-def test_a_changed_key_has_its_old_value_before_also_for_a_tuple_that_is_new() -> None:
+def test_both_sides_of_a_key_change_in_one_step() -> None:
     tree = pair()
     tree.step(s=[((1, 10), 0, 1)], r=[((1, 7), 0, 1)])
-    # Both sides of one key at once: the new row of r meets the new s, the old row its change.
+    # The new row of r joins all of s, the old row only its change.
     tree.step(s=[((1, 5), 0, 2)], r=[((1, 7), 1, 1), ((1, 8), 2, 1)])
     assert groups(tree) == {7: {N: 6, SUM: 40}, 8: {N: 3, SUM: 20}}
 
@@ -86,19 +86,19 @@ def test_a_tuple_reached_through_two_children_counts_once() -> None:
 @pytest.mark.parametrize("edge", [Edge.SEMI, Edge.ANTI])
 def test_existence_multiplies_by_one(edge: Edge) -> None:
     tree = pair(edge, having=compared(N, CompareOp.EQUAL, 2))
-    at = 1 if edge is Edge.SEMI else 2
-    tree.step(s=[((1,), 0, 3), ((1,), 1, 4)], r=[((at, 7, 5), 0, 2)])
+    key = 1 if edge is Edge.SEMI else 2
+    tree.step(s=[((1,), 0, 3), ((1,), 1, 4)], r=[((key, 7, 5), 0, 2)])
     assert groups(tree) == {7: {N: 2, SUM: 10}}
     assert tree.sketches == {"r": {0}, "s": {0, 1} if edge is Edge.SEMI else set()}
     if edge is Edge.ANTI:
         keepers = {keeper.name: keeper for keeper in tree.rooted.arrangements()}
         assert keepers["tree0.s.live"].bytes_held == 0  # type: ignore[attr-defined]  # an arrangement
-    # Another copy crosses no zero: nobody above looks.
+    # Another copy crosses no zero, so no parent is touched.
     assert tree.step(s=[((1,), 2, 1)])[0] == 1
 
 
 @pytest.mark.parametrize("edge", [Edge.LEFT, Edge.ANTI])
-def test_null_has_no_partner_but_is_alive(edge: Edge) -> None:
+def test_null_has_no_partner_but_is_live(edge: Edge) -> None:
     is_seen = edge is Edge.LEFT
     tree = pair(edge)
     s: Rows = [((None, 1), 0, 1)] if is_seen else [((None,), 0, 1)]
@@ -113,11 +113,11 @@ def test_null_without_a_partner_is_dropped(edge: Edge) -> None:
     tree = grown(nodes, bits=True)
     tree.step(s=[((None,), 0, 1)], r=[((None,), 0, 1), ((1,), 1, 1)])
     assert tree.sketches == {"s": set(), "r": set()}
-    # Rows that were never kept go without a word.
+    # Deleting rows that were never stored is no error.
     tree.step(s=[((None,), 0, -1)], r=[((None,), 0, -1)])
 
 
-def test_a_left_key_is_wanted_before_it_has_rows_but_not_for_null() -> None:
+def test_a_left_key_is_live_before_it_has_rows_unless_null() -> None:
     tree = pair(Edge.LEFT)
     tree.step(r=[((1, 7), 0, 1)])
     assert tree.sketches == {"s": set(), "r": {0}}
@@ -129,7 +129,7 @@ def test_a_left_key_is_wanted_before_it_has_rows_but_not_for_null() -> None:
     assert tree.sketches == {"s": set(), "r": {0}}
     nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "a", [(0, Edge.LEFT, "a")])]
     tree = grown(nodes, ANY)
-    # By its code it stands behind NULL.
+    # Its code sorts after that of NULL.
     late = 2**62
     tree.step(s=[((late,), 4, 1)], r=[((None,), 1, 1)])
     assert tree.sketches == {"s": set(), "r": {1}}
@@ -137,7 +137,7 @@ def test_a_left_key_is_wanted_before_it_has_rows_but_not_for_null() -> None:
     assert tree.sketches == {"s": {4}, "r": {2}}
 
 
-def test_an_update_of_the_sketched_column_alone_moves_fragments() -> None:
+def test_updating_only_the_sketched_column_moves_ranges() -> None:
     tree = pair()
     tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 5, 1)])
     assert tree.step(s=[((1, 1), 0, -1), ((1, 1), 9, 1)])[1:] == (0, 2)
@@ -149,11 +149,11 @@ def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
     tree = pair(having=compared(N, CompareOp.GREATER, 1))
     tree.step(s=[((2, 1), 2, 1), ((3, 1), 3, 1)], r=[((2, 7), 12, 1), ((3, 7), 13, 1)])
     assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
-    # The group dies with its tuples still there, for so long that runs merge.
+    # The group dies while its tuples remain, for so long that runs merge.
     tree.step(s=[((2, 1), 2, -1), ((3, 1), 3, -1)])
     for weight in (1, -1):
-        for at in range(40):
-            tree.step(s=[((9, 1), 0, weight)], r=[((9, 100 + at), 0, weight)])
+        for number in range(40):
+            tree.step(s=[((9, 1), 0, weight)], r=[((9, 100 + number), 0, weight)])
     assert tree.sketches == {"s": set(), "r": set()}
     # The second tuple makes the group pass; the first is reached by the group's number alone.
     tree.step(s=[((2, 1), 2, 1)])
@@ -161,7 +161,7 @@ def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
     assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
 
 
-def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_equal_codes_are_distinct(monkeypatch: pytest.MonkeyPatch) -> None:
     real = data_keys.key_codes
 
     def crowded(columns: Any, length: int) -> Any:
@@ -185,7 +185,7 @@ def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("of_s", "of_t"), [(2**31, 2**31), (2**33, 2**33), (2**61, 2**61)])
-def test_more_joined_rows_than_can_be_counted_stop_the_step(of_s: int, of_t: int) -> None:
+def test_too_many_joined_rows_are_an_error(of_s: int, of_t: int) -> None:
     tree = grown(TWO_BELOW, ANY)
     least = (2**62 - 1) // of_s
     tree.step(s=[((1,), 0, of_s)], t=[((1,), 0, least)], r=[((1,), 0, 1)])
@@ -196,27 +196,27 @@ def test_more_joined_rows_than_can_be_counted_stop_the_step(of_s: int, of_t: int
     assert error.value.code == "count_too_large"
 
 
-def test_many_rows_without_a_partner_are_not_too_many_and_groups_may_be() -> None:
+def test_only_joined_rows_count_towards_the_limit() -> None:
     tree = grown(TWO_BELOW, ANY)
     tree.step(s=[((1,), 0, 2**40)], r=[((1,), 0, 2**40)])
     assert tree.sketches == {"s": set(), "t": set(), "r": set()}
     nodes = [node(0, "s", "a", "a"), node(1, "r", "ag", "g", [(0, Edge.INNER, "a")])]
     tree = grown(nodes, ANY)
-    s: Rows = [((at,), 0, 2**30) for at in range(4)]
+    s: Rows = [((key,), 0, 2**30) for key in range(4)]
     with pytest.raises(NotExactError, match="2\\^62"):
-        tree.step(s=s, r=[((at, 7), 0, 2**31) for at in range(4)])
+        tree.step(s=s, r=[((key, 7), 0, 2**31) for key in range(4)])
 
 
-@pytest.mark.parametrize("where", ["r", "s"])
-def test_rows_that_were_never_there_are_an_error_that_names_the_node(where: str) -> None:
+@pytest.mark.parametrize("name", ["r", "s"])
+def test_the_error_for_missing_rows_names_the_node(name: str) -> None:
     tree = pair()
     tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
-    gone: Rows = [((1, 1) if where == "s" else (1, 7), 0, -2)]
-    with pytest.raises(CountBelowZeroError, match=f"`{where}`.*never contained"):
-        tree.step(**{where: gone})
+    deleted: Rows = [((1, 1) if name == "s" else (1, 7), 0, -2)]
+    with pytest.raises(CountBelowZeroError, match=f"`{name}`.*never contained"):
+        tree.step(**{name: deleted})
 
 
-def test_rows_that_cancel_in_their_tuple_but_not_in_their_ranges_are_an_error() -> None:
+def test_ranges_that_do_not_cancel_with_their_tuple_are_an_error() -> None:
     tree = pair()
     tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
     assert tree.step(r=[((5, 7), 3, 1), ((5, 7), 3, -1)]) == (1, 0, 0)
@@ -232,19 +232,19 @@ CHAIN = (
 
 
 def first_groups(size: int, nodes: Sequence[TreeNode] = CHAIN) -> Grown:
-    """The groups with the greatest COUNT(*), by one column; ties of the last one too."""
+    """The groups with the greatest COUNT(*) by one column, with ties of the last one."""
     plain = grown(nodes)
     tree = next(iter(plain.rooted.circuit))
     assert isinstance(tree, Tree)
     columns = ((tree.tree.root.key[0], LONG), (N, LONG), (tree.tree.group, LONG))
     order = (OrderKey(N, descending=True, nulls_first=False),)
     top = Top("top0", columns, order, Limit(size, Cut.RANK), 0)
-    wires = tuple(-1 - at for at in range(tree.tree.inputs))
+    wires = tuple(-1 - index for index in range(tree.tree.inputs))
     circuit = Circuit([tree, top, Live(tree)], [wires, (0,), (1, 0)])
     return Grown(nodes, Rooted(circuit, Merge([FRAGMENTS] * tree.tree.accesses)), "tree0")
 
 
-def test_the_first_groups_change_by_rows_far_below() -> None:
+def test_rows_far_below_change_the_first_groups() -> None:
     tree = first_groups(1)
     tree.step(
         t=[((1,), 1, 2), ((2,), 2, 1)],
@@ -252,7 +252,7 @@ def test_the_first_groups_change_by_rows_far_below() -> None:
         r=[((1, 7, 0), 21, 1), ((2, 8, 0), 22, 1), ((3, 9, 0), 23, 1)],
     )
     assert tree.sketches == {"t": {1}, "s": {11}, "r": {21}}
-    # One copy less, two joins away: now three groups tie, and two come in that nothing touched.
+    # One copy less, two joins away: three groups tie, and two untouched ones enter.
     tree.step(t=[((1,), 1, -1)])
     assert tree.sketches == {"t": {1, 2}, "s": {11, 12, 13}, "r": {21, 22, 23}}
     tree.step(t=[((1,), 1, -1)])
@@ -266,28 +266,28 @@ def test_the_first_groups_change_by_rows_far_below() -> None:
         r=[((1, 7, 0), 21, 1), ((2, 8, 0), 22, 1)],
     )
     assert tree.sketches == {"t": {1}, "s": {11}, "r": {21}}
-    # Of r and s only the rows of group 7 are touched: one leaves, the other comes in.
+    # Only rows of group 7 are touched in r and s, but group 8 replaces it.
     tree.step(r=[((1, 7, 0), 21, -1)])
     assert tree.sketches == {"t": {1}, "s": {12}, "r": {22}}
 
 
-def test_a_circuit_goes_on_with_other_constants() -> None:
+def test_a_circuit_continues_with_new_constants() -> None:
     tree = pair(having=compared(SUM, CompareOp.GREATER, 5))
     tree.step(s=[((1, 4), 0, 1), ((2, 9), 1, 1)], r=[((1, 7), 0, 1), ((2, 8), 1, 1)])
     assert tree.sketches == {"s": {1}, "r": {1}}
     circuit = tree.rooted.circuit
-    ways = [operator for operator in circuit if isinstance(operator, Tree | SelectOperator)]
-    rows = ways[0].output()
+    parts = [operator for operator in circuit if isinstance(operator, Tree | SelectOperator)]
+    rows = parts[0].output()
     moved = SelectOperator(compared(SUM, CompareOp.GREATER, 3), must_be_sure=False)
-    output = circuit.step_past([None, None], {}, {1: moved.turned(rows, ways[1])})
+    output = circuit.step_past([None, None], {}, {1: moved.turned(rows, parts[1])})
     assert output is not None
     tree.rooted.merge.step(output)
     assert tree.sketches == {"s": {0, 1}, "r": {0, 1}}
-    # What the way up left behind was told once already.
+    # Nothing is counted twice.
     assert [int(counts.max()) for counts in tree.rooted.merge.counts] == [1, 1]
 
 
-def test_a_group_that_leaves_the_result_without_having_come_is_an_error() -> None:
+def test_deleting_a_group_not_in_the_result_is_an_error() -> None:
     tree = Tree(JoinTree("tree0", CHAIN[:1], TreeMode.RING, (), 1))
     groups = Batch({tree.tree.group: Vector(LONG, np.array([1]))}, np.array([-1]), ())
     with pytest.raises(CountBelowZeroError, match="was not in the result"):
@@ -295,15 +295,15 @@ def test_a_group_that_leaves_the_result_without_having_come_is_an_error() -> Non
 
 
 def virtual(*edges: Edge, bits: bool = False) -> Grown:
-    """As many nodes as edges that all hang on a root of their common column."""
+    """One node per edge, all children of a virtual root of their common column."""
     names = "stu"[: len(edges)]
-    nodes = [node(at, name, "a", "a", argument=not at) for at, name in enumerate(names)]
-    links = tuple(Link(at, edge, ("v.a",)) for at, edge in enumerate(edges))
+    nodes = [node(index, name, "a", "a", argument=not index) for index, name in enumerate(names)]
+    links = tuple(Link(index, edge, ("v.a",)) for index, edge in enumerate(edges))
     nodes.append(TreeNode("v", None, (("v.a", LONG),), ("v.a",), (), links))
     return grown(nodes, None if bits else compared(SUM, CompareOp.GREATER, 10))
 
 
-def test_a_change_under_a_virtual_root_touches_its_key_alone_by_any_edge() -> None:
+def test_a_change_below_a_virtual_root_touches_only_its_key() -> None:
     tree = virtual(Edge.INNER, Edge.INNER, Edge.INNER)
     tree.step(s=[((1, 3), 1, 1)], t=[((1,), 2, 2)], u=[((1,), 3, 1)])
     assert tree.sketches == {"s": set(), "t": set(), "u": set()}
@@ -323,7 +323,7 @@ def test_a_change_under_a_virtual_root_touches_its_key_alone_by_any_edge() -> No
     assert tree.sketches == {"s": set(), "t": set(), "u": set()}
 
 
-def test_a_group_of_a_virtual_root_is_reached_without_being_touched() -> None:
+def test_an_untouched_group_of_a_virtual_root_is_reached() -> None:
     links = (Link(0, Edge.INNER, ("v.a",)), Link(1, Edge.INNER, ("v.a",)))
     root = TreeNode("v", None, (("v.a", LONG),), ("v.a",), (), links)
     tree = first_groups(1, [node(0, "s", "a", "a"), node(1, "t", "a", "a"), root])
@@ -336,16 +336,16 @@ def test_a_group_of_a_virtual_root_is_reached_without_being_touched() -> None:
 def test_ranges_of_a_kept_column_need_no_counts() -> None:
     ranges = RangePartition("r", "g", LONG, (2, 4, 6))
     leaf = TreeNode("s", 0, (("s.a", LONG),), ("s.a",), (False,), accesses=(Access(0),))
-    kept = (("r.a", LONG), ("r.g", LONG))
+    columns = (("r.a", LONG), ("r.g", LONG))
     links = (Link(0, Edge.INNER, ("r.a",)),)
-    root = TreeNode("r", 1, kept, (), (), links, accesses=(Access(1, ("r.g", ranges)),))
+    root = TreeNode("r", 1, columns, (), (), links, accesses=(Access(1, ("r.g", ranges)),))
     tree = Tree(JoinTree("tree0", (leaf, root), TreeMode.BITS, (), 2))
     assert not [keeper for keeper in tree.arrangements() if "r.fragments" in keeper.name]
-    told = grown([leaf, root], bits=True)
-    told.step(s=[((1,), 0, 1)], r=[((1, 1), 0, 1), ((1, 5), 2, 1), ((2, 7), 3, 1)])
-    assert told.sketches == {"s": {0}, "r": {0, 2}}
-    told.step(r=[((1, 5), 2, -1), ((1, None), ranges.size - 1, 1)])
-    assert told.sketches == {"s": {0}, "r": {0, ranges.size - 1}}
+    circuit = grown([leaf, root], bits=True)
+    circuit.step(s=[((1,), 0, 1)], r=[((1, 1), 0, 1), ((1, 5), 2, 1), ((2, 7), 3, 1)])
+    assert circuit.sketches == {"s": {0}, "r": {0, 2}}
+    circuit.step(r=[((1, 5), 2, -1), ((1, None), ranges.size - 1, 1)])
+    assert circuit.sketches == {"s": {0}, "r": {0, ranges.size - 1}}
 
 
 Row = tuple[int, Any]
@@ -354,7 +354,7 @@ SPECIAL = [math.nan, math.inf, -math.inf]
 
 
 class Star:
-    """t and u below r, all by one column that is the group too; SUM over a column of t or of r."""
+    """t and u below r, joined and grouped by one column; SUM over a column of t or r."""
 
     def __init__(self, kind: SqlType, part: ExactSum | FloatSum, *, at_root: bool) -> None:
         count = Count("x", 0)
@@ -362,24 +362,24 @@ class Star:
             AggregateColumn("n", LONG, None, None),
             AggregateColumn("sum", kind if kind == DOUBLE else decimal(38, 2), part, count),
         )
-        mine = (("x", kind),)
-        t = TreeNode("t", 0, (("t.a", LONG),), ("t.a",), (False,), (), () if at_root else mine)
+        argument = (("x", kind),)
+        t = TreeNode("t", 0, (("t.a", LONG),), ("t.a",), (False,), (), () if at_root else argument)
         u = TreeNode("u", 1, (("u.a", LONG),), ("u.a",), (False,))
         links = (Link(0, Edge.INNER, ("r.a",)), Link(1, Edge.LEFT, ("r.a",)))
-        r = TreeNode("r", 2, (("r.a", LONG),), ("r.a",), (), links, mine if at_root else ())
+        r = TreeNode("r", 2, (("r.a", LONG),), ("r.a",), (), links, argument if at_root else ())
         self.kind, self.at_root = kind, at_root
         self.tree = Tree(JoinTree("tree0", (t, u, r), TreeMode.RING, columns))
         self.rows: list[Counter[Row]] = [Counter() for _ in range(3)]
 
     def step(self, changes: list[list[tuple[Row, int]]]) -> None:
         batches = []
-        for at, rows in enumerate(changes):
-            name, has_x = "tur"[at], at == (2 if self.at_root else 0)
+        for index, rows in enumerate(changes):
+            name, has_x = "tur"[index], index == (2 if self.at_root else 0)
             columns = {f"{name}.a": from_arrow(pa.array([k for (k, _), _ in rows], "int64"), LONG)}
             if has_x:
                 columns["x"] = self._vector([x for (_, x), _ in rows])
             for row, weight in rows:
-                self.rows[at][row] += weight
+                self.rows[index][row] += weight
             weights = np.array([weight for _, weight in rows], dtype=np.int64)
             batches.append(Batch(columns, weights, ()) if rows else None)
         self.tree.step(*batches)
@@ -389,8 +389,8 @@ class Star:
             return from_arrow(pa.array(values, pa.float64()), DOUBLE)
         return from_arrow(pa.array(values, pa.decimal128(38, 2)), self.kind)
 
-    def wanted(self) -> dict[int, tuple[int, list[tuple[Any, int]]]]:
-        """Per group the joined rows, and every value with how often it is joined."""
+    def expected(self) -> dict[int, tuple[int, list[tuple[Any, int]]]]:
+        """Per group the number of joined rows, and each value with its multiplicity."""
         t, u, r = (
             {k: [(x, n) for (key, x), n in rows.items() if key == k and n] for k in range(4)}
             for rows in self.rows
@@ -405,7 +405,7 @@ class Star:
                 result[k] = (of_t * of_u * of_r, values)
         return result
 
-    def told(self) -> dict[int, tuple[int, Any, float]]:
+    def output(self) -> dict[int, tuple[int, Any, float]]:
         batch = self.tree.output()
         if not len(batch):
             return {}
@@ -419,14 +419,14 @@ class Star:
 
 def random_steps(star: Star, random_: random.Random, values: list[Any], copies: int) -> None:
     changes: list[list[tuple[Row, int]]] = []
-    for at in range(3):
-        has_x = at == (2 if star.at_root else 0)
+    for index in range(3):
+        has_x = index == (2 if star.at_root else 0)
         rows: list[tuple[Row, int]] = []
-        there = Counter({row: n for row, n in star.rows[at].items() if n})
+        present = Counter({row: n for row, n in star.rows[index].items() if n})
         for _ in range(random_.randint(0, 4)):
-            if there and random_.random() < 0.35:
-                row = random_.choice(list(there))
-                rows.append((row, -there.pop(row)))
+            if present and random_.random() < 0.35:
+                row = random_.choice(list(present))
+                rows.append((row, -present.pop(row)))
             else:
                 row = (random_.randrange(3), random_.choice(values) if has_x else None)
                 rows.append((row, random_.randint(1, copies)))
@@ -436,37 +436,37 @@ def random_steps(star: Star, random_: random.Random, values: list[Any], copies: 
 
 @pytest.mark.parametrize("at_root", [False, True])
 @random_seeds(4, 8, 40)
-def test_doubles_lie_within_their_bound_of_exact_fractions(seed: int, at_root: bool) -> None:
+def test_sums_of_doubles_are_within_their_bound(seed: int, at_root: bool) -> None:
     random_ = random.Random(seed)
     star = Star(DOUBLE, FloatSum("x", 0, False), at_root=at_root)
     bounded = 0
     for _ in range(14):
         random_steps(star, random_, [None, *FINITE], random_.choice([1, 3, 1000, 2**19 + 1]))
-        wanted, told = star.wanted(), star.told()
-        assert {k: n for k, (n, _, _) in told.items()} == {k: n for k, (n, _) in wanted.items()}
-        for key, (_, result, error) in told.items():
-            values = wanted[key][1]
+        expected, output = star.expected(), star.output()
+        assert {k: n for k, (n, _, _) in output.items()} == {k: n for k, (n, _) in expected.items()}
+        for key, (_, result, error) in output.items():
+            values = expected[key][1]
             assert (result is None) == (not values)
             if result is None or math.isinf(error):
                 continue
             truth = sum((Fraction(x) * n for x, n in values), Fraction(0))
             assert abs(Fraction(float(result)) - truth) <= Fraction(error)
             bounded += 1
-        check_state(star, wanted)
+        check_state(star, expected)
     assert bounded > 5
 
 
-def check_state(star: Star, wanted: dict[int, tuple[int, list[tuple[Any, int]]]]) -> None:
-    """`size` bounds the magnitudes, `drift` what the kept sum is off by."""
+def check_state(star: Star, expected: dict[int, tuple[int, list[tuple[Any, int]]]]) -> None:
+    """Assert that `size` bounds the magnitudes, and `drift` the error of the stored sum."""
     root = star.tree.nodes[-1]
     _, keys, state = root.keys.whole(root.key_columns)
-    for at, key in enumerate(keys[0].values.tolist() if keys else []):
-        if key not in wanted:
+    for index, key in enumerate(keys[0].values.tolist() if keys else []):
+        if key not in expected:
             continue
-        values = wanted[key][1]
-        parts = [float(state[f"{name}0"][at]) for name in ("sum", "rest", "size", "drift")]
+        values = expected[key][1]
+        parts = [float(state[f"{name}0"][index]) for name in ("sum", "rest", "size", "drift")]
         if not all(map(math.isfinite, parts)):
-            continue  # beyond the greatest double nothing is claimed
+            continue  # no bound beyond the greatest double
         size = sum((abs(Fraction(x)) * n for x, n in values), Fraction(0))
         total = sum((Fraction(x) * n for x, n in values), Fraction(0))
         assert Fraction(parts[2]) >= size
@@ -474,14 +474,14 @@ def check_state(star: Star, wanted: dict[int, tuple[int, list[tuple[Any, int]]]]
 
 
 @random_seeds(3, 6, 20)
-def test_whole_numbers_are_exact_and_nan_and_infinities_come_and_go(seed: int) -> None:
+def test_sums_of_whole_numbers_nan_and_infinities_are_exact(seed: int) -> None:
     random_ = random.Random(seed)
     star = Star(DOUBLE, FloatSum("x", 0, False), at_root=seed % 2 == 0)
     for _ in range(20):
         random_steps(star, random_, [None, 1.0, 2.0, -7.0, 1000.0, *SPECIAL], 3)
-        wanted = star.wanted()
-        for key, (_, result, error) in star.told().items():
-            values = wanted[key][1]
+        expected = star.expected()
+        for key, (_, result, error) in star.output().items():
+            values = expected[key][1]
             truth = sum((x * n for x, n in values), 0.0)
             assert (result is None) == (not values)
             if result is not None:
@@ -498,13 +498,15 @@ def test_decimals_are_exact_in_128_bits(seed: int, at_root: bool) -> None:
     star = Star(kind, ExactSum("x", 0, decimal(38, 2)), at_root=at_root)
     for _ in range(14):
         random_steps(star, random_, values, random_.choice([1, 3, 1000]))
-        wanted = star.wanted()
-        for key, (_, result, _) in star.told().items():
-            truth = sum(int(x.scaleb(2)) * n for x, n in wanted[key][1])
-            assert (None if result is None else int(result)) == (truth if wanted[key][1] else None)
+        expected = star.expected()
+        for key, (_, result, _) in star.output().items():
+            truth = sum(int(x.scaleb(2)) * n for x, n in expected[key][1])
+            assert (None if result is None else int(result)) == (
+                truth if expected[key][1] else None
+            )
 
 
-def test_a_sum_that_does_not_fit_fails_as_sparks_does_unless_its_rows_join_with_nothing() -> None:
+def test_an_overflow_fails_as_in_spark_if_its_rows_join() -> None:
     most = Decimal(10**37).scaleb(-2)
     star, alone = (
         Star(decimal(38, 2), ExactSum("x", 0, decimal(38, 2)), at_root=False) for _ in range(2)
@@ -525,9 +527,9 @@ def test_a_product_with_a_count_is_within_its_drift(factor: int, value: float) -
     state["size0"] = np.abs(state["sum0"])
     result = multiplied(part, state, np.array([factor], dtype=np.int64))
     truth = (Fraction(value) + Fraction(value * 2.0**-54)) * factor
-    held = Fraction(float(result["sum0"][0])) + Fraction(float(result["rest0"][0]))
-    # Where digits fall below the least double there is, that one bounds what is lost.
-    assert abs(held - truth) <= Fraction(float(result["drift0"][0])) + Fraction(5e-324) * 8
+    total = Fraction(float(result["sum0"][0])) + Fraction(float(result["rest0"][0]))
+    # Digits below the smallest double are lost; it bounds their sum.
+    assert abs(total - truth) <= Fraction(float(result["drift0"][0])) + Fraction(5e-324) * 8
     assert Fraction(float(result["size0"][0])) >= abs(Fraction(value)) * factor
 
 
@@ -551,21 +553,21 @@ def test_a_variance_is_that_of_the_joined_rows() -> None:
 
 
 @pytest.mark.parametrize("at_root", [False, True])
-def test_nothing_is_left_of_values_that_went(at_root: bool) -> None:
-    def told(first: float | None) -> dict[int, tuple[int, Any, float]]:
+def test_deleted_values_leave_no_trace(at_root: bool) -> None:
+    def output_after(first: float | None) -> dict[int, tuple[int, Any, float]]:
         star = Star(DOUBLE, FloatSum("x", 0, False), at_root=at_root)
         empty: list[tuple[Row, int]] = [((1, None), 3)]
-        mine, other = (2, 0) if at_root else (0, 2)
+        changed, other = (2, 0) if at_root else (0, 2)
         star.step([empty, [], empty])
         changes: list[list[tuple[Row, int]]] = [[], [], []]
         for value, weight in ((first, 1), (first, -1), (0.5, 1)):
-            changes[mine] = [((1, value), weight)]
+            changes[changed] = [((1, value), weight)]
             star.step(changes)
-        changes[mine], changes[other] = [], [((1, None), 1)]
+        changes[changed], changes[other] = [], [((1, None), 1)]
         star.step(changes)
-        return star.told()
+        return star.output()
 
-    assert told(1e16) == told(1e308) == told(None)
+    assert output_after(1e16) == output_after(1e308) == output_after(None)
 
 
 def test_sums_over_integers_stay_exact_as_doubles() -> None:
@@ -574,4 +576,4 @@ def test_sums_over_integers_stay_exact_as_doubles() -> None:
     star = Star(DOUBLE, part, at_root=False)
     star.step([[((1, 3.0), 7)], [], [((1, None), 1000)]])
     star.step([[((1, 3.0), -7), ((1, 5.0), 1)], [((1, None), 3)], []])
-    assert star.told() == {1: (3000, 15000.0, 0.0)}
+    assert star.output() == {1: (3000, 15000.0, 0.0)}

@@ -1,4 +1,4 @@
-"""Random trees, tables and changes against brute force after every batch; what is no tree."""
+"""Random trees, tables and changes against brute force after every batch; invalid trees."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from tests.support.random_cases import random_cases
 STEPS = 8
 
 
-def groups_told(case: Case, circuit: Rooted) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The tree's groups, from its state."""
+def stored_groups(case: Case, circuit: Rooted) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The groups in the state of the tree, with their values."""
     batch = next(iter(circuit.circuit)).output()
     names = [*case.tree.root.key, *(column.id for column in case.tree.columns)]
     lists = [batch.columns[name].to_arrow().to_pylist() for name in names] if len(batch) else []
@@ -55,15 +55,15 @@ def groups_told(case: Case, circuit: Rooted) -> dict[tuple[Any, ...], dict[str, 
 
 
 def check(case: Case, circuit: Rooted, tables: list[Counter[Row]]) -> list[set[int]]:
-    held = case.held(tables)
-    wanted = sketches(case.tree, held, case.survives)
-    result = [set(circuit.merge.members(a).nonzero()[0].tolist()) for a in range(len(wanted))]
-    assert result == wanted
+    rows_of_nodes = case.held(tables)
+    expected = sketches(case.tree, rows_of_nodes, case.survives)
+    result = [set(circuit.merge.members(a).nonzero()[0].tolist()) for a in range(len(expected))]
+    assert result == expected
     if case.tree.mode is TreeMode.RING:
-        groups = groups_of(case.tree, held)
+        groups = groups_of(case.tree, rows_of_nodes)
         if not case.tree.root.key:
             groups.setdefault((), [])
-        assert groups_told(case, circuit) == {k: case.outputs(rows) for k, rows in groups.items()}
+        assert stored_groups(case, circuit) == {k: case.outputs(rows) for k, rows in groups.items()}
     return result
 
 
@@ -71,19 +71,19 @@ def run(case: Case, seed: int, *, restarts: bool) -> Counter[str]:
     random_ = random.Random(seed + 1)
     tables: list[Counter[Row]] = [Counter() for _ in range(3)]
     circuit = started(case.circuit())
-    said: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     stored = Stored()
     for _ in range(STEPS):
         changes = random_changes(random_, tables)
         circuit.step(*case.batches(changes))
         for table, row, weight in changes:
             tables[table][row] += weight
-        said["sketch"] += any(check(case, circuit, tables))
+        counts["sketch"] += any(check(case, circuit, tables))
         if restarts:
             circuit = stored.restarted(circuit, case.circuit())
     for name, number in circuit.circuit.counters().items():
-        said[name.rpartition(".")[2]] += number
-    return said
+        counts[name.rpartition(".")[2]] += number
+    return counts
 
 
 @random_cases(18, 45, 1_000)
@@ -109,17 +109,17 @@ def path() -> Grown:
     return tree
 
 
-def test_a_group_that_comes_to_pass_tells_what_it_is_made_of(path: Grown) -> None:
+def test_a_passing_group_adds_the_ranges_of_its_rows(path: Grown) -> None:
     before = {"r1": {0, 1}, "r2": {0}, "r3": {0, 1}}
     assert path.sketches == before
-    # Key 2 of r1 and one tuple of r2; key 10 of r3 is wanted once more, which flips nothing.
+    # Key 2 of r1 and one tuple of r2; key 10 of r3 has one more parent, which flips nothing.
     assert path.step(r1=[((2,), 3, 1)]) == (2, 2, 3)
     assert path.sketches == {"r1": {0, 1, 2, 3}, "r2": {0, 2}, "r3": {0, 1}}
     assert path.step(r1=[((2,), 3, -1)]) == (2, 2, 3)
     assert path.sketches == before
 
 
-def test_a_row_that_finds_nobody_touches_itself_alone(path: Grown) -> None:
+def test_a_row_without_partners_touches_only_itself(path: Grown) -> None:
     assert path.step(r1=[((5,), 9, 1)]) == (1, 0, 0)
     assert path.step(r3=[((99, 1), 9, 1)]) == (1, 0, 0)
 
@@ -131,20 +131,20 @@ def test_touched_does_not_grow_with_the_joined_rows(partners: int) -> None:
         tree_node(1, "r", "a", "a", [(0, Edge.INNER, "a")]),
     ]
     tree = grown(nodes, compared(SUM, CompareOp.GREATER, 0))
-    copies = [((1,), at % 8, 1) for at in range(partners)]
-    tree.step(r=copies, s=[((1, 1), at % 8, 1) for at in range(partners)])
+    copies = [((1,), index % 8, 1) for index in range(partners)]
+    tree.step(r=copies, s=[((1, 1), index % 8, 1) for index in range(partners)])
     assert tree.step(s=[((1, 5), 0, 1)]) == (2, 0, 0)
 
 
-def test_a_hub_of_bits_is_touched_only_where_it_comes_or_goes() -> None:
+def test_a_hub_of_bits_is_touched_only_when_liveness_changes() -> None:
     hub = 1000
     nodes = [tree_node(0, "s", "a", "a"), tree_node(1, "r", "ab", "b", [(0, Edge.INNER, "a")])]
     tree = grown(nodes, bits=True)
-    tree.step(r=[((1, at), at % 8, 1) for at in range(hub)])
-    all_of_it = (hub + 1, hub + 1, hub + 1)
-    for range_id, weight, touched in ((0, 1, all_of_it), (1, 1, (1, 0, 1)), (0, -1, (1, 0, 1))):
+    tree.step(r=[((1, index), index % 8, 1) for index in range(hub)])
+    everything = (hub + 1, hub + 1, hub + 1)
+    for range_id, weight, touched in ((0, 1, everything), (1, 1, (1, 0, 1)), (0, -1, (1, 0, 1))):
         assert tree.step(s=[((1,), range_id, weight)]) == touched
-    assert tree.step(s=[((1,), 1, -1)]) == all_of_it
+    assert tree.step(s=[((1,), 1, -1)]) == everything
 
 
 X = Count("x", 0)
@@ -162,12 +162,12 @@ def with_root(**changes: object) -> JoinTree:
     return replace(GOOD, nodes=(LEAF, replace(ROOT, **changes)))  # type: ignore[arg-type]
 
 
-def test_a_tree_is_taken() -> None:
+def test_a_valid_tree() -> None:
     assert Tree(GOOD).tree == GOOD
     assert GOOD.inputs == 2
 
 
-NO_TREES: dict[str, Callable[[], JoinTree]] = {
+INVALID_TREES: dict[str, Callable[[], JoinTree]] = {
     "every node but the root is the child": lambda: with_root(links=()),
     "every input belongs to one node": lambda: with_leaf(input=1),
     "two nodes have one name": lambda: with_leaf(name="r"),
@@ -190,7 +190,7 @@ NO_TREES: dict[str, Callable[[], JoinTree]] = {
     ),
     "nothing but its group columns": lambda: with_root(input=None, key=()),
     "does not keep the column of its ranges": lambda: with_leaf(
-        accesses=(Access(0, ("s.b", None)),)  # type: ignore[arg-type]  # not even looked at
+        accesses=(Access(0, ("s.b", None)),)  # type: ignore[arg-type]  # not checked
     ),
     "every argument belongs to one node": lambda: with_leaf(arguments=()),
     "bits have no columns": lambda: replace(GOOD, mode=TreeMode.BITS),
@@ -205,7 +205,7 @@ NO_TREES: dict[str, Callable[[], JoinTree]] = {
 }
 
 
-def test_a_call_that_a_tree_cannot_keep_is_refused_by_name() -> None:
+def test_an_unsupported_call_is_refused_by_name() -> None:
     part = Extreme("x", 0, False, 10)
     tree = replace(GOOD, columns=(SUM_OF_X, AggregateColumn("y", LONG, part, X)))
     with pytest.raises(UnsupportedError, match="a bounded MIN or MAX") as error:
@@ -216,7 +216,7 @@ def test_a_call_that_a_tree_cannot_keep_is_refused_by_name() -> None:
 ONCE = replace(GOOD, nodes=(replace(LEAF, arguments=()), ROOT), once=(("x", "r.a"),))
 
 
-NOT_ONCE: dict[str, Callable[[], JoinTree]] = {
+INVALID_ONCE: dict[str, Callable[[], JoinTree]] = {
     "does not keep a column whose values count once": lambda: replace(ONCE, once=(("x", "s.a"),)),
     "a virtual root has no values that count once": lambda: replace(
         ONCE, nodes=(replace(LEAF, arguments=()), replace(ROOT, input=None))
@@ -237,7 +237,7 @@ TEXT_ROOT = replace(ROOT, kept=(("r.a", LONG), ("r.k", LONG), ("r.v", STRING)))
 ORDERED = replace(
     GOOD, nodes=(LEAF, TEXT_ROOT), columns=(SUM_OF_X, FIRST), ordered=(("k", "r.k"), ("v", "r.v"))
 )
-NOT_ORDERED: dict[str, Callable[[], JoinTree]] = {
+INVALID_ORDERED: dict[str, Callable[[], JoinTree]] = {
     "the first values of a group are of columns that are ordered": lambda: replace(
         ORDERED, ordered=(("k", "r.k"),)
     ),
@@ -265,21 +265,24 @@ NOT_ORDERED: dict[str, Callable[[], JoinTree]] = {
 }
 
 
-def test_what_is_ordered_is_a_column_of_the_root() -> None:
+def test_ordered_arguments_are_root_columns() -> None:
     assert Tree(ORDERED).tree == ORDERED
 
 
 @pytest.mark.parametrize(
-    ("reason", "tree"), [*NO_TREES.items(), *NOT_ONCE.items(), *NOT_ORDERED.items()]
+    ("reason", "tree"), [*INVALID_TREES.items(), *INVALID_ONCE.items(), *INVALID_ORDERED.items()]
 )
-def test_what_is_no_tree_is_refused(reason: str, tree: Callable[[], JoinTree]) -> None:
+def test_invalid_trees_are_refused(reason: str, tree: Callable[[], JoinTree]) -> None:
     with pytest.raises(InvariantError, match=reason):
         Tree(tree())
 
 
-def test_of_an_argument_that_is_ordered_something_else_may_be_asked_too() -> None:
-    kept = replace(TEXT_ROOT, arguments=(("k", LONG),))
-    for tree, counts in ((ORDERED, (Count("k", 1),)), (replace(ORDERED, nodes=(LEAF, kept)), ())):
+def test_an_ordered_argument_may_have_other_aggregates() -> None:
+    root_with_argument = replace(TEXT_ROOT, arguments=(("k", LONG),))
+    for tree, counts in (
+        (ORDERED, (Count("k", 1),)),
+        (replace(ORDERED, nodes=(LEAF, root_with_argument)), ()),
+    ):
         (root,) = (one for one in Tree(tree).nodes if one.is_root)
         assert root.ordered.counts == counts
 
@@ -293,7 +296,7 @@ def test_of_an_argument_that_is_ordered_something_else_may_be_asked_too() -> Non
         (5, 1, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]),
     ],
 )
-def test_more_than_there_may_be_are_divided(
+def test_lots_have_a_maximum_length(
     length: int, most: int, expected: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "LOT", 3)
@@ -309,10 +312,10 @@ def test_sketches_and_groups_equal_brute_force_in_any_lots(
         whole = run(case, seed, restarts=False)
         with monkeypatch.context() as patched:
             patched.setattr(node, "MOST", 1 + seed % 2)
-            said = run(case, seed, restarts=seed % 3 == 0)
-        # The same tuples are touched, flip and are told, in whatever lots.
+            counts = run(case, seed, restarts=seed % 3 == 0)
+        # Lots of any size touch, flip and output the same tuples.
         for number in ("sketch", "touched", "flips", "pairs"):
-            assert said[number] == whole[number], (seed, number)
+            assert counts[number] == whole[number], (seed, number)
 
 
 Change = tuple[int, Row, int]
@@ -366,12 +369,12 @@ def stepped(case: Case, batches: list[list[Change]]) -> Rooted:
     return circuit
 
 
-def told(circuit: Rooted) -> list[list[int]]:
+def merge_counts(circuit: Rooted) -> list[list[int]]:
     return [counts.tolist() for counts in circuit.merge.counts]
 
 
 def run_filled(seed: int) -> Counter[str]:
-    """A tree that is filled and goes on, beside brute force and one that was stepped."""
+    """Fill a tree and step it; compare with brute force and a tree that was only stepped."""
     case, random_ = random_case(seed), random.Random(seed + 1)
     rows = whole_tables(random_)
     circuit, other = filled(case, splits(random_, rows)), stepped(case, splits(random_, rows))
@@ -379,11 +382,11 @@ def run_filled(seed: int) -> Counter[str]:
     for table, row, weight in rows:
         tables[table][row] += weight
     stored = Stored()
-    said: Counter[str] = Counter({str(case.tree.mode): 1})
-    said["virtual"] += case.tree.root.is_virtual
+    counts: Counter[str] = Counter({str(case.tree.mode): 1})
+    counts["virtual"] += case.tree.root.is_virtual
     for _ in range(STEPS_AFTER):
-        said["sketch"] += any(check(case, circuit, tables))
-        assert told(circuit) == told(other)
+        counts["sketch"] += any(check(case, circuit, tables))
+        assert merge_counts(circuit) == merge_counts(other)
         changes = random_changes(random_, tables)
         circuit.step(*case.batches(changes))
         other.step(*case.batches(changes))
@@ -392,22 +395,22 @@ def run_filled(seed: int) -> Counter[str]:
         if seed % 3 == 0:
             circuit = stored.restarted(circuit, case.circuit())
     check(case, circuit, tables)
-    return said
+    return counts
 
 
 @random_cases(0, 6, 2_000, also="0-11 20 25 42 58 59")
-def test_filling_is_stepping(cases: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    said: Counter[str] = Counter()
+def test_fill_equals_steps(cases: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
     for seed in cases:
         monkeypatch.setattr(node, "LOT", (1, 3, 1_000)[seed % 3])
-        said += run_filled(seed)
-    assert min(said[what] for what in ("ring", "bits")) > len(cases) // 6
-    assert said["virtual"] > 0
-    assert said["sketch"] > len(cases) * 5 // 6, said
+        counts += run_filled(seed)
+    assert min(counts[mode] for mode in ("ring", "bits")) > len(cases) // 6
+    assert counts["virtual"] > 0
+    assert counts["sketch"] > len(cases) * 5 // 6, counts
 
 
-def test_every_tuple_is_looked_at_once_on_either_way() -> None:
-    """However many batches: so a capture's cost is that of the tables."""
+def test_every_tuple_is_touched_once_in_a_fill() -> None:
+    """The number of batches does not matter, so a capture costs as much as its tables."""
     case = random_case(3, mode=TreeMode.RING, only_inner=True)
     random_ = random.Random(1)
     rows = [(table, random_row(random_), 1) for table in range(3) for _ in range(20)]
@@ -426,23 +429,23 @@ def test_every_tuple_is_looked_at_once_on_either_way() -> None:
     assert touched == tuples or case.tree.root.is_virtual
 
 
-def test_a_tree_in_a_circuit_of_its_own_is_filled_too() -> None:
+def test_a_tree_in_a_nested_circuit_is_filled() -> None:
     case = random_case(8, mode=TreeMode.RING)
     rows = whole_tables(random.Random(5))
     plain = filled(case, [rows])
     inner = case.circuit()
-    wires = [tuple(-1 - at for at in range(case.tree.inputs))]
+    wires = [tuple(-1 - index for index in range(case.tree.inputs))]
     nested = Rooted(Circuit([inner.circuit], wires), inner.merge)
     started(nested)
     nested.circuit.fill(True)
     assert nested.circuit.step(*case.batches(rows)) is None
     for batch in nested.circuit.filled():
         nested.merge.step(batch)
-    assert told(nested) == told(plain)
+    assert merge_counts(nested) == merge_counts(plain)
 
 
 def fill(tree: Grown, **rows: Rows) -> None:
-    """All rows at once, as a capture brings them."""
+    """Insert all rows at once, as a capture does."""
     tree.rooted.circuit.fill(True)
     tree.step(**rows)
     for batch in tree.rooted.circuit.filled():
@@ -450,8 +453,8 @@ def fill(tree: Grown, **rows: Rows) -> None:
     tree.rooted.circuit.fill(False)
 
 
-def test_the_one_group_that_was_there_before_any_row_counts_once() -> None:
-    """It passes over nothing, passes when all is filled, and has to be able to leave."""
+def test_the_group_of_an_empty_input_counts_once() -> None:
+    """It passes when empty and when filled, and must be deletable."""
     nodes = [tree_node(0, "s", "a", "a"), tree_node(1, "r", "a", "", [(0, Edge.INNER, "a")])]
     tree = grown(nodes, compared(N, CompareOp.LESS, 3))
     fill(tree, r=[((1,), 0, 1)], s=[((1,), 0, 1), ((1,), 1, 1)])
@@ -460,7 +463,7 @@ def test_the_one_group_that_was_there_before_any_row_counts_once() -> None:
     assert tree.sketches == {"r": set(), "s": set()}
 
 
-def test_of_a_virtual_root_only_what_is_alive_is_kept() -> None:
+def test_a_virtual_root_stores_only_live_keys() -> None:
     tree = virtual(Edge.INNER, Edge.INNER)
     fill(tree, s=[((1, 20), 0, 1), ((2, 20), 1, 1)], t=[((1,), 2, 1), ((3,), 3, 1)])
     assert tree.sketches == {"s": {0}, "t": {2}}
