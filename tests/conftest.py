@@ -1,4 +1,4 @@
-"""Fixtures that every room's tests share."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ import impctl
 from tests.support.random_cases import cases_wanted, seeds_wanted
 from tests.support.spark_classes import class_archive
 
-# How long an example takes says more about the machine than about the code.
+# The duration of an example depends more on the machine than on the code.
 settings.register_profile("impctl", deadline=None)
 settings.load_profile("impctl")
 
 _IN_MEMORY = "/dev/shm"
 if os.path.isdir(_IN_MEMORY) and shutil.disk_usage(_IN_MEMORY).free > 4 * 2**30:
-    # Folders of tests, which take less than 1 GB: nothing waits for a disk.
+    # Folders of tests, which take less than 1 GB, so that nothing waits for a disk.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _IN_MEMORY)
 
 
@@ -35,9 +35,9 @@ _SHORT_LIVED = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 )
-"""Code is compiled once and quickly, memory is tidied by one thread, and plans are interpreted.
+"""Code is compiled once and quickly, one thread collects garbage, and plans are interpreted.
 
-What else there is pays where rows are many, in a JVM that lives for long and has its own cores.
+The defaults pay off for many rows, in a long-lived JVM with its own cores.
 """
 
 
@@ -50,25 +50,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     _load_everything()
-    gc.freeze()  # No later run of it has to look at all tests.
+    gc.freeze()  # Later collections need not traverse all tests.
     _start_spark_from_an_archive(session)
 
 
 def pytest_sessionfinish() -> None:
-    gc.freeze()  # pytest collects five times at the end, which takes four seconds of each worker.
+    gc.freeze()  # pytest collects five times at the end, 4 s per worker.
 
 
 def _load_everything() -> None:
-    """A module that is loaded while a test has replaced something would keep the replacement."""
+    """Load all modules. One loaded while a test has patched something would keep the patch."""
     for module in pkgutil.walk_packages(impctl.__path__, "impctl."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
 
 
 def _start_spark_from_an_archive(session: pytest.Session) -> None:
-    """Spark of tests, in whatever process, starts in half the time, from an archive of classes.
+    """Halve the start of Spark in tests, in any process, with an archive of classes.
 
-    Not where tests measure: users have the JVM as it is. Who sets the variable is left alone.
+    Not for tests that measure, because users have the default JVM. A variable that is set is kept.
     """
     marks = {mark.name for item in session.items for mark in item.iter_markers()}
     if "spark" in marks and "alone" not in marks and "SPARK_SUBMIT_OPTS" not in os.environ:
@@ -77,14 +77,14 @@ def _start_spark_from_an_archive(session: pytest.Session) -> None:
 
 
 _FOR_TESTS = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES", "IMPCTL_FUZZ", "IMPCTL_SOAK")
-"""Variables that tests themselves read; every other one of impctl is removed for each test."""
+"""Variables that tests themselves read; all others of impctl are removed for each test."""
 
 
 State = tuple[dict[str, str], dict[str, object]]
 
 
 def _process_state() -> State:
-    """What one test could leave behind for the next: its environment, and all else."""
+    """What a test could leave for the next: the environment, and other process state."""
     environment = os.environ.copy()
     environment.pop("PYTEST_CURRENT_TEST", None)
     return environment, {
@@ -97,8 +97,8 @@ def _process_state() -> State:
 
 
 def _changes(before: State, after: State) -> dict[str, tuple[object, object]]:
-    """What is different, with both values; without names of the environment that have an
-    underscore, which are set by libraries when they are loaded."""
+    """Return differences, with both values, without environment variables that start with an
+    underscore, which libraries set when they are loaded."""
     flat = [
         {**{f"${name}": value for name, value in environment.items() if name[0] != "_"}, **rest}
         for environment, rest in (before, after)
@@ -114,7 +114,7 @@ _SET_BY_THE_FIRST_SESSION = {
     "import path",
     "signal handlers",
 }
-"""What PySpark changes for as long as the process lives."""
+"""State that PySpark changes for the rest of the process."""
 
 
 def _has_spark() -> bool:
@@ -130,21 +130,21 @@ def _umask() -> int:
 
 @pytest.fixture(autouse=True)
 def _surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No setting of the user's environment reaches a test; sketches are used, however small.
+    """Hide the user's settings from tests, and use sketches however small.
 
     A test that changes the state of the process and does not restore it fails. Tables of tests are
-    so small that a sketch would not pay off. For the same reason tests marked `spark` tell impctl
-    to use Spark. The session has its usual settings: a workload of another test gives it others,
-    such as a time zone, which stay when its commands have run.
+    so small that a sketch would not pay off. For the same reason, tests marked `spark` make impctl
+    use Spark. The session has its usual settings again, because a workload of another test may have
+    changed them, such as the time zone.
 
-    One fixture, because pytest takes half a millisecond for each in each of 9,000 tests.
+    This is one fixture, because pytest takes half a millisecond for each in each of 9,000 tests.
     """
     users = [n for n in os.environ if n.startswith("IMPCTL_") and n not in _FOR_TESTS]
-    of_user = {name: os.environ.pop(name) for name in users}
-    own = {"IMPCTL_SKETCH": "always"}
+    user_settings = {name: os.environ.pop(name) for name in users}
+    test_settings = {"IMPCTL_SKETCH": "always"}
     if request.node.get_closest_marker("spark"):
-        own["IMPCTL_BY"] = "spark"
-    os.environ.update(own)
+        test_settings["IMPCTL_BY"] = "spark"
+    os.environ.update(test_settings)
     before, had_spark = _process_state(), _has_spark()
     if "spark" in request.fixturenames:
         _session()
@@ -157,28 +157,28 @@ def _surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
                 changes = {n: c for n, c in changes.items() if n not in _SET_BY_THE_FIRST_SESSION}
             assert not changes, changes
     finally:
-        for name in own:
+        for name in test_settings:
             os.environ.pop(name, None)
-        os.environ.update(of_user)
+        os.environ.update(user_settings)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _commands_are_read_once() -> Iterator[None]:
-    """The same commands make the same parser: Typer takes 24 ms of every call in this process.
+    """Reuse the parser for the same commands: Typer takes 24 ms to build it in each call.
 
-    It looks at all of their parameters again each time, and keeps nothing else between two calls.
+    It inspects all parameters each time, and keeps no other state between two calls.
     """
-    made: dict[tuple[object, ...], Any] = {}
-    make = typer.main.get_command
+    parsers: dict[tuple[object, ...], Any] = {}
+    original = typer.main.get_command
 
     def get_command(app: typer.Typer) -> Any:
         commands = tuple(command.callback for command in app.registered_commands)
-        if commands not in made:
-            made[commands] = make(app)
-        parser = made[commands]
-        for one in (parser, *getattr(parser, "commands", {}).values()):
-            # All that click keeps between two calls: made where -h was not asked for, it lacks it.
-            one._help_option = None
+        if commands not in parsers:
+            parsers[commands] = original(app)
+        parser = parsers[commands]
+        for item in (parser, *getattr(parser, "commands", {}).values()):
+            # The only state that click keeps between calls; it may lack -h.
+            item._help_option = None
         return parser
 
     with pytest.MonkeyPatch.context() as patch:
@@ -188,14 +188,14 @@ def _commands_are_read_once() -> Iterator[None]:
 
 @pytest.fixture
 def heard_signals() -> Iterator[None]:
-    """Processes that a test starts hear of Ctrl-C and hang-ups, though this one may not.
+    """Let processes started by a test receive Ctrl-C and hang-ups, even if this one ignores them.
 
-    A run in the background of a script, or under `nohup`, ignores them and hands that down.
+    A run in the background of a script, or under `nohup`, ignores them, and children inherit that.
     """
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
-    ignored = [number for number in usual if signal.getsignal(number) is signal.SIG_IGN]
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    ignored = [number for number in defaults if signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
-        signal.signal(number, usual[number])
+        signal.signal(number, defaults[number])
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
@@ -203,16 +203,16 @@ def heard_signals() -> Iterator[None]:
 
 @pytest.fixture
 def launched_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that a test starts launch their own Spark, also where SPARK_REMOTE is set."""
+    """Make processes started by a test launch their own Spark, even if SPARK_REMOTE is set."""
     for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """One small Spark session for all tests marked `spark` of this process.
+    """One small Spark session for all tests marked `spark` in this process.
 
-    With SPARK_REMOTE set it is one of Spark Connect, at a server that sees this machine's disk.
+    With SPARK_REMOTE set it is a Spark Connect session, at a server that has access to this disk.
     """
     session = _session()
     yield session
@@ -228,7 +228,7 @@ def _session() -> Any:
 
 @pytest.fixture
 def in_zone(spark: Any) -> Iterator[Callable[[str], None]]:
-    """Sets the session's time zone for one test."""
+    """Set the session's time zone for one test."""
     key = "spark.sql.session.timeZone"
     before = spark.conf.get(key)
     yield lambda zone: spark.conf.set(key, zone)

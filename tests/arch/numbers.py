@@ -1,9 +1,9 @@
-"""Print how large the code is and how much of it one batch passes through.
+"""Print how large the code is and how much of it processes one batch.
 
     python -m tests.arch.numbers [--quick]
 
-The rows are those of the table that the redesign is measured by; `--quick` leaves out the two that
-need a traced batch.
+The rows are those that the redesign is measured by; `--quick` skips the two that need a traced
+batch.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Row = tuple[str, str]
 
 
 def lines_and_files(folder: Path) -> tuple[int, int]:
-    """Lines of Python below `folder`, and in how many files."""
+    """Count the lines of Python below `folder` and its files."""
     files = [path for path in folder.rglob("*.py") if ".venv" not in path.parts]
     return sum(path.read_text(encoding="utf-8").count("\n") for path in files), len(files)
 
 
 def duplicate_classes() -> dict[str, int]:
-    """Names that more than one class of the package has, with how many."""
+    """Count the names that several classes of the package share."""
     counts = Counter(node.name for _, node in nodes(ast.ClassDef))
     return {name: count for name, count in sorted(counts.items()) if count > 1}
 
 
 def uses_of(name: str) -> int:
-    """How often `name` stands for a variable, a parameter or an attribute in the package."""
+    """Count the variables, parameters and attributes of this name in the package."""
     return (
         sum(node.id == name for _, node in nodes(ast.Name))
         + sum(node.arg == name for _, node in nodes(ast.arg))
@@ -44,13 +44,13 @@ def uses_of(name: str) -> int:
 
 
 def glossary_entries() -> int:
-    """Rows of the table in docs/glossary.md, its head aside."""
+    """Count the rows of the tables in docs/glossary.md, without the header."""
     text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     return len(re.findall(r"^\| (?!term \|)[^|]*\w", text, flags=re.MULTILINE))
 
 
 def static_rows() -> list[Row]:
-    """What can be counted without running anything."""
+    """Figures that need no run."""
     lines, files = lines_and_files(PACKAGE)
     test_lines, test_files = lines_and_files(ROOT / "tests")
     duplicates = duplicate_classes()
@@ -68,7 +68,7 @@ def static_rows() -> list[Row]:
 
 
 def traced_rows() -> list[Row]:
-    """What one batch of one SUM passes through, with its state in memory and in a new process."""
+    """Figures of one batch of one SUM, with its state in memory and in a new process."""
     reports = []
     for trace in (trace_in_memory, trace_fresh):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""The rules that keep modules deep: interfaces, small files, names, loading; limits are data.
+"""Rules that keep modules deep: interfaces, file sizes, names and loading. Limits are data.
 
-A limit may fall, and never rises without a decision record. Part three of the redesign sets the
-final values: 30 names for an interface, 150 modules, 60 entries of the glossary.
+Raising a limit needs a decision record. Part three of the redesign sets the final values: 30 names
+for an interface, 150 modules, 60 entries of the glossary.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.support.sources import PACKAGE, nodes, texts
 FILES, MODULES_LOADED, GLOSSARY = 245, 175, 58
 DECISIONS, LINES_OF_A_DECISION = 40, 60
 SMALL, MERGED_BELOW = 80, 250
-"""Lines of a file that has to state its reason; lines up to which a file with one importer is
-merged into it."""
+"""Files with fewer lines have to state their reason; a file with one importer and at most this many
+lines is merged into it."""
 INTERFACES: Mapping[str, int] = {
     "api": 2, "bench": 32, "cli": 1, "compile": 83, "costs": 11, "data": 78, "engine": 110,
     "errors": 43, "expr": 56, "forecast": 7, "measure": 8, "placement": 18, "plan": 86, "reuse": 3,
@@ -36,30 +36,30 @@ ALONE = {
     "impctl.cli.boundary": "catches everything, and is loaded after signals are handled",
     "impctl.cli.output.measurements": "loads summaries of records, which few commands show",
 }
-"""Files with one importer that stay files of their own, and why."""
+"""Files with one importer that are not merged, and why."""
 
 
 def imported_from_outside() -> dict[str, set[str]]:
-    """The names that other packages import of each package."""
+    """The names that other packages import from each package."""
     names: dict[str, set[str]] = defaultdict(set)
     for file, node in nodes(ast.ImportFrom):
         parts = (node.module or "").split(".")
-        mine = module_of(file).split(".")
-        if parts[0] == "impctl" and len(parts) > 1 and parts[1:2] != mine[1:2]:
+        own = module_of(file).split(".")
+        if parts[0] == "impctl" and len(parts) > 1 and parts[1:2] != own[1:2]:
             names[parts[1]] |= {name.name for name in node.names}
     return names
 
 
-def test_no_package_shows_more_names_than_its_limit() -> None:
+def test_no_package_exports_more_than_its_limit() -> None:
     counts = {package: len(names) for package, names in imported_from_outside().items()}
     assert counts.keys() <= INTERFACES.keys()
     assert {p: n for p, n in counts.items() if n > INTERFACES[p]} == {}
 
 
-def test_a_file_with_one_importer_is_part_of_it() -> None:
+def test_files_with_one_importer_are_merged() -> None:
     importers: dict[str, set[str]] = defaultdict(set)
-    for module, named in import_graph().items():
-        for name in named:
+    for module, imports in import_graph().items():
+        for name in imports:
             importers[name].add(module)
     sizes = {module_of(path): text.count("\n") for path, text in texts().items()}
     alone = {
@@ -85,11 +85,11 @@ def _first_line(path: Path) -> str:
     return (ast.get_docstring(ast.parse(texts()[path])) or "").partition("\n")[0]
 
 
-def test_a_class_name_stands_for_one_class() -> None:
+def test_class_names_are_unique() -> None:
     assert duplicate_classes() == {}
 
 
-def test_how_many_files_there_are() -> None:
+def test_the_number_of_files() -> None:
     assert lines_and_files(PACKAGE)[1] <= FILES
 
 

@@ -1,4 +1,4 @@
-"""Import directions as the table in docs/architecture.md has them; what files may use."""
+"""Import directions match the table in docs/architecture.md; which imports files may have."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NEVER = {"engine": {"plan"}}
 EVERYWHERE = {"msgspec"}
 """Third-party packages that every package may import: values are its structs."""
 CYCLES: set[frozenset[str]] = set()
-"""Modules that import each other, as what they read is nested in itself."""
+"""Modules that import each other because their structures are recursive."""
 
 
 class Layer(Struct, frozen=True):
@@ -79,7 +79,7 @@ def module_of(file: Path) -> str:
 
 
 def all_imports() -> Iterator[tuple[str, Import]]:
-    """Each import with the package that has it."""
+    """Each import with the package it is in."""
     for file, imports in imports_by_file().items():
         if file.parent == PACKAGE and file.stem.startswith("__"):
             continue
@@ -99,12 +99,12 @@ def import_graph() -> Mapping[str, frozenset[str]]:
 
 
 def cycles(graph: Mapping[str, AbstractSet[str]]) -> set[frozenset[str]]:
-    """The strongly connected components: files from each of which each other one is reached."""
+    """The strongly connected components, in which each module reaches every other one."""
     reached = {start: set(targets) for start, targets in graph.items()}
-    for between in graph:
+    for middle in graph:
         for result in reached.values():
-            if between in result:
-                result |= reached[between]
+            if middle in result:
+                result |= reached[middle]
     return {
         frozenset({one, *(other for other in reached[one] if one in reached[other])})
         for one in graph
@@ -112,7 +112,7 @@ def cycles(graph: Mapping[str, AbstractSet[str]]) -> set[frozenset[str]]:
 
 
 def complaint(package: str, entry: Import) -> str | None:
-    """What is wrong with an import of a package, if anything."""
+    """Describe what is wrong with an import of a package, if anything."""
     parts = entry.module.split(".")
     if parts[0] != "impctl":
         known = {*sys.stdlib_module_names, *EVERYWHERE, *LAYERS[package].outside}
@@ -128,17 +128,17 @@ def complaint(package: str, entry: Import) -> str | None:
         return f"`{package}` never sees `{target}`"
     if package in ONLY and target not in ONLY[package]:
         return f"`{package}` may import {sorted(ONLY[package])} only, not `{target}`"
-    mine, its = LAYERS[package].number, LAYERS[target].number
-    return None if its < mine else f"`{package}` ({mine}) imports `{target}` ({its})"
+    upper, lower = LAYERS[package].number, LAYERS[target].number
+    return None if lower < upper else f"`{package}` ({upper}) imports `{target}` ({lower})"
 
 
-def test_the_table_is_read() -> None:
+def test_the_table_is_parsed() -> None:
     assert LAYERS["errors"] == Layer(2, frozenset())
     assert LAYERS["cli"] == Layer(15, frozenset({"typer", "rich"}))
     assert "pyspark" in LAYERS["spark"].outside
 
 
-def test_the_table_has_every_package_and_module_of_the_top() -> None:
+def test_the_table_has_every_top_level_package() -> None:
     top = {
         path.stem
         for path in PACKAGE.iterdir()
@@ -156,24 +156,24 @@ def test_imports_go_to_smaller_numbers_and_listed_packages_only() -> None:
     assert not complaints, "\n" + "\n".join(complaints)
 
 
-def test_no_package_lists_another_that_it_does_not_import() -> None:
+def test_listed_packages_are_imported() -> None:
     used: dict[str, set[str]] = {}
     for package, entry in all_imports():
         used.setdefault(package, set()).add(entry.module.split(".")[0])
-    spare = {name: layer.outside - used.get(name, set()) for name, layer in LAYERS.items()}
-    assert not {name: packages for name, packages in spare.items() if packages}
+    unused = {name: layer.outside - used.get(name, set()) for name, layer in LAYERS.items()}
+    assert not {name: packages for name, packages in unused.items() if packages}
 
 
-def test_files_import_each_other_only_where_that_is_known() -> None:
+def test_only_known_cycles_exist() -> None:
     assert {cycle for cycle in cycles(import_graph()) if len(cycle) > 1} == CYCLES
 
 
-def test_a_cycle_is_found_across_a_file_between() -> None:
+def test_indirect_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
     assert sorted(map(sorted, cycles(graph))) == [["a", "b", "c"], ["d"], ["e"]]
 
 
-def test_the_init_of_a_package_imports_nothing() -> None:
+def test_init_files_import_nothing() -> None:
     result = [
         f"{file.relative_to(ROOT)}"
         for file, imports in imports_by_file().items()
@@ -206,7 +206,7 @@ def test_the_init_of_a_package_imports_nothing() -> None:
         ("data", "json", True),
     ],
 )
-def test_the_rule_itself(package: str, module: str, allowed: bool) -> None:
+def test_import_rules(package: str, module: str, allowed: bool) -> None:
     assert (complaint(package, Import(PACKAGE, 1, module)) is None) is allowed
 
 
@@ -218,36 +218,36 @@ WRITERS = {
     "impctl.service.rebalance",
     "impctl.service.context",
 }
-"""The modules of `service` that get a store they can write to; all others read (`StoreReader`)."""
+"""The modules of `service` that get a writable store; all others read (`StoreReader`)."""
 
 
-def test_who_can_write_to_the_store() -> None:
+def test_modules_that_write_to_the_store() -> None:
     importing = {
         module
-        for module, named in import_graph().items()
-        if module.startswith("impctl.service.") and "impctl.store.store" in named
+        for module, imports in import_graph().items()
+        if module.startswith("impctl.service.") and "impctl.store.store" in imports
     }
     assert importing == WRITERS
 
 
 def reached_from(module: str, through: str = "impctl") -> set[str]:
-    """What a module loads, by itself or by way of others of the package `through`."""
+    """The modules that a module loads directly, or through others of the package `through`."""
     graph = import_graph()
-    reached = mine = {module}
-    while mine:
-        result = {name for one in mine for name in graph[one]} - reached
+    reached = pending = {module}
+    while pending:
+        result = {name for one in pending for name in graph[one]} - reached
         reached = reached | result
-        mine = {name for name in result if name.startswith(through)}
+        pending = {name for name in result if name.startswith(through)}
     return reached
 
 
-def test_deciding_and_telling_load_nothing_that_writes() -> None:
+def test_read_only_modules_load_no_writers() -> None:
     writing = {"impctl.service.maintain", "impctl.service.step"}
     for module in ("impctl.service.decide", "impctl.service.maintenance_plan"):
         assert not reached_from(module, "impctl.service.") & writing, module
 
 
-def test_who_is_given_pinned_tables_reaches_neither_store_nor_spark() -> None:
+def test_pinned_tables_need_neither_store_nor_spark() -> None:
     reached = reached_from("impctl.service.pinned")
     packages = {name.split(".")[1] for name in reached if name.startswith("impctl.")}
     assert not packages & {"store", "spark"}
@@ -263,7 +263,7 @@ def test_no_package_or_module_is_a_catch_all() -> None:
 
 
 def test_every_module_named_in_text_exists() -> None:
-    """`package.module` and `package.module.Name` in docstrings, comments and pages."""
+    """Checks `package.module` and `package.module.Name` in docstrings, comments and pages."""
     tops = {path.stem for path in PACKAGE.iterdir() if not path.stem.startswith("_")}
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
     pages += (ROOT / "docs").glob("*.md")
@@ -274,8 +274,8 @@ def test_every_module_named_in_text_exists() -> None:
     }.items():
         for reference in _REFERENCE.findall(text):
             parts = reference.removeprefix("impctl.").split(".")
-            place = PACKAGE.joinpath(*parts[:2])
-            is_setting = parts[0] == "spark" and not place.with_suffix(".py").exists()
+            target = PACKAGE.joinpath(*parts[:2])
+            is_setting = parts[0] == "spark" and not target.with_suffix(".py").exists()
             is_field = reference == "reuse.candidates"
             if parts[0] in tops and not (is_setting or is_field or _exists(parts)):
                 result.append(f"{page.relative_to(ROOT)}: `{reference}`")
@@ -283,15 +283,15 @@ def test_every_module_named_in_text_exists() -> None:
 
 
 def _exists(parts: list[str]) -> bool:
-    """Whether the package has this module, or a module and in it this name."""
+    """Whether the package has this module, or this name in a module."""
     for length in range(len(parts), 0, -1):
-        place = PACKAGE.joinpath(*parts[:length])
-        file = place.with_suffix(".py")
-        if file.exists() or place.is_dir():
+        path = PACKAGE.joinpath(*parts[:length])
+        file = path.with_suffix(".py")
+        if file.exists() or path.is_dir():
             rest = parts[length:]
             if not rest:
                 return True
-            source = file if file.exists() else place / "__init__.py"
+            source = file if file.exists() else path / "__init__.py"
             return re.search(rf"\b{rest[0]}\b", source.read_text(encoding="utf-8")) is not None
     return False
 
@@ -311,8 +311,8 @@ def operators() -> frozenset[str]:
     )
 
 
-def looks(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Where the nodes of a module look at an operator, and how."""
+def inspections(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
+    """Yield where and how the nodes of a module inspect the type of an operator."""
     names = _names(nodes)
     for node in nodes:
         match node:
@@ -330,7 +330,7 @@ def looks(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def _names(nodes: Sequence[ast.AST]) -> set[str]:
-    """What the module calls operators: imported by themselves, or with their file."""
+    """The operators' names in this module, imported directly or with their module."""
     known = operators()
     result: set[str] = set()
     for node in nodes:
@@ -355,16 +355,16 @@ def test_the_operators_are_found() -> None:
     assert {"AggregateOperator", "JoinOperator", "Top", "Union", "Circuit"} <= operators()
 
 
-def test_nobody_outside_engine_looks_at_an_operator() -> None:
+def test_only_engine_inspects_operators() -> None:
     by_file: dict[Path, list[ast.AST]] = defaultdict(list)
     for kind in (ast.ImportFrom, ast.Call, ast.MatchClass, ast.Compare, ast.Subscript):
         for file, node in nodes(kind):
             by_file[file].append(node)
     result = [
-        f"{file.relative_to(ROOT)}:{line}: {what}"
+        f"{file.relative_to(ROOT)}:{line}: {text}"
         for file, inside in by_file.items()
         if ENGINE not in file.parents
-        for line, what in looks(inside)
+        for line, text in inspections(inside)
     ]
     assert not result, "\n" + "\n".join(result)
 
@@ -382,8 +382,8 @@ def test_nobody_outside_engine_looks_at_an_operator() -> None:
         "circuit._operators[:first]",
     ],
 )
-def test_a_look_is_noticed(text: str) -> None:
-    assert len(list(looks([*ast.walk(ast.parse(text))]))) == 1
+def test_inspections_are_found(text: str) -> None:
+    assert len(list(inspections([*ast.walk(ast.parse(text))]))) == 1
 
 
 @pytest.mark.parametrize(
@@ -394,8 +394,8 @@ def test_a_look_is_noticed(text: str) -> None:
         "class A:\n    def f(self):\n        return self.operators[0]",
     ],
 )
-def test_other_things_may_be_looked_at(text: str) -> None:
-    assert not list(looks([*ast.walk(ast.parse(text))]))
+def test_other_types_may_be_inspected(text: str) -> None:
+    assert not list(inspections([*ast.walk(ast.parse(text))]))
 
 
 def check(report: dict[str, Any]) -> None:

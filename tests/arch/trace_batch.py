@@ -1,24 +1,24 @@
-"""Trace one maintained batch and print what someone who follows it through the code has to read.
+"""Trace one maintained batch and print how much code is on its path.
 
     python -m tests.arch.trace_batch [--json] [--files]
 
 The batch changes one table; one query has a SUM with HAVING over it. Two runs are traced: `memory`,
 the second `maintain` of a process that uses the Python API, so that the state is in memory, and
-`fresh`, an `impctl maintain` in a process of its own.
+`fresh`, an `impctl maintain` in a new process.
 
 Functions of `impctl` are counted in the main thread, from the call of the use case to its return.
-A comprehension, generator expression or lambda belongs to the function around it, as newer Pythons
-have it anyway. What runs because a module is being imported is not counted.
+A comprehension, generator expression or lambda belongs to the enclosing function, as in newer
+Pythons. Code that runs during an import is not counted.
 
-calls      calls of a function; a generator is called each time it goes on
+calls      calls of a function; a generator is called each time it resumes
 functions  distinct functions called
 files      distinct files with such functions
-switches   calls that lead into another file than the call before
+switches   calls that lead into another file than the previous call
 frames     functions on the stack from the use case to the deepest step of an operator, inclusive
 types      value types on that stack: classes of frozen records that one of its functions takes or
-           returns, passes to a function it calls or gets from it, by itself or first in a sequence
-records    the same of all functions called, on the stack or not
-modules    modules of `impctl` that are loaded at the end, packages apart
+           returns, passes to a function it calls or gets from it, directly or first in a sequence
+records    the same for all functions called, on the stack or not
+modules    modules of `impctl` that are loaded at the end, without packages
 idle       those of `modules` that are not among `files`
 packages   packages of `impctl` that are loaded at the end
 """
@@ -39,9 +39,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 USE_CASE = ("impctl.service.maintain", "maintain")
-"""Module and function that a batch is traced through, from its call to its return."""
+"""Module and function through which a batch is traced, from its call to its return."""
 STEP = ("impctl.engine", "step")
-"""Package and method: what an operator does with a batch."""
+"""Package and method that processes a batch in an operator."""
 
 _ROOT = Path(__file__).parents[2]
 _WORKLOAD = """\
@@ -58,7 +58,7 @@ queries:
 
 
 class Trace:
-    """A profile function, and what it has counted."""
+    """A profile function and its counts."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -70,9 +70,9 @@ class Trace:
         self._imports = 0
         self._file = ""
         self._stack: list[dict[str, None]] = []
-        """Of each function that runs now, the value types it handled."""
+        """The value types that each running function handled."""
         self._spine: list[dict[str, None]] = []
-        """The same of the stack at the deepest step of an operator."""
+        """The same for the stack at the deepest step of an operator."""
 
     def __call__(self, frame: FrameType, event: str, value: object) -> None:
         code, module = frame.f_code, str(frame.f_globals.get("__name__"))
@@ -107,7 +107,7 @@ class Trace:
             self._handle(frame.f_locals.get(name))
 
     def _handle(self, value: object) -> None:
-        """The value goes from the function that runs now to its caller, or the other way."""
+        """Record a value that a function passes to its caller, or the other way."""
         if type(value) in (tuple, list) and value:
             value = value[0]  # type: ignore[index]
         if _is_record(value):
@@ -137,15 +137,15 @@ class Trace:
 
 def _is_record(value: object) -> bool:
     """Whether it is a frozen struct or a named tuple of `impctl`."""
-    made = type(value)
-    if made.__module__.split(".")[0] != "impctl":
+    kind = type(value)
+    if kind.__module__.split(".")[0] != "impctl":
         return False
-    config = getattr(made, "__struct_config__", None)
+    config = getattr(kind, "__struct_config__", None)
     return isinstance(value, tuple) or getattr(config, "frozen", False)
 
 
 def trace_in_memory(folder: Path) -> dict[str, Any]:
-    """The second batch of this process."""
+    """Trace the second batch of this process."""
     import impctl
 
     trace = Trace()
@@ -161,7 +161,7 @@ def trace_in_memory(folder: Path) -> dict[str, Any]:
 
 
 def trace_fresh(folder: Path) -> dict[str, Any]:
-    """A batch of a process that does nothing else."""
+    """Trace a batch of a new process."""
     import impctl
 
     file = str(make_workload(folder))
@@ -178,7 +178,7 @@ def trace_fresh(folder: Path) -> dict[str, Any]:
 
 
 def _maintain_traced(file: str) -> None:
-    """Be `impctl maintain FILE`, and write the report to stderr."""
+    """Run `impctl maintain FILE`, and write the report to stderr."""
     trace = Trace()
     sys.argv = ["impctl", "maintain", file]
     sys.setprofile(trace)
@@ -191,7 +191,7 @@ def _maintain_traced(file: str) -> None:
 
 
 def make_workload(folder: Path) -> Path:
-    """The workload file, beside its table."""
+    """Create the workload file and its table."""
     _append(folder, range(200))
     file = folder / "workload.yaml"
     file.write_text(_WORKLOAD)
@@ -199,7 +199,7 @@ def make_workload(folder: Path) -> Path:
 
 
 def add_batch(folder: Path) -> None:
-    """A commit of ten rows, and another one that deletes two."""
+    """Commit ten new rows, then delete two."""
     from deltalake import DeltaTable
 
     _append(folder, range(10))

@@ -1,4 +1,4 @@
-"""Records to show: published figures, small ones, and one with a figure of every measure."""
+"""Sample records: published figures, small ones, and one with a figure per measure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def small_record(*cells: Cell, chart: Chart | None = None, **facts: object) -> R
 
 
 def record_of(*cells: Cell, noise: float = 0.0, **machine: str) -> Record:
-    """Costs by the size of a change, per number of groups, in the figure `f`."""
+    """Return a record with costs by change size and number of groups, in the figure `f`."""
     chart = Chart("changes", ("maintain_ms", "recapture_ms"), ("groups",), ("x", "y"))
     figure = Figure("f", "First", "about", chart, "claim", "section 1")
     more = {"machine": machine or {"cpu": "x"}, "failures": ("one thing failed",)}
@@ -86,28 +86,30 @@ VALUES: dict[str, tuple[Label, ...]] = {
 
 
 def every_measure_record() -> Record:
-    """One figure a measure, named after it; more metrics than one chart of a suite draws."""
-    made = [_measured(name, kind.drawable) for name, kind in MEASURES.items()]
-    cells = [cell for _, result in made for cell in result]
-    noise = {name: at / 20 for at, name in enumerate(MEASURES)}
-    figures = tuple(figure for figure, _ in made)
+    """Return one figure per measure, with more metrics than a chart of a suite has."""
+    measured = [_measured(name, kind.drawable) for name, kind in MEASURES.items()]
+    cells = [cell for _, result in measured for cell in result]
+    noise = {name: index / 20 for index, name in enumerate(MEASURES)}
+    figures = tuple(figure for figure, _ in measured)
     return small_record(*cells, figures=figures, figure_noise=noise)
 
 
 def _measured(measure: str, drawable: Drawable) -> tuple[Figure, list[Cell]]:
-    # A share goes with the changes, where there are some; the query is the label of a case.
-    goes_along = "changes" in drawable.labels
-    labels = [label for label in drawable.labels if label != "share" or not goes_along]
+    # The share follows from the number of changes, if both are labels. The query labels the case.
+    has_changes = "changes" in drawable.labels
+    labels = [label for label in drawable.labels if label != "share" or not has_changes]
     x, *others = [*labels, "query"]
     chart = Chart(x, drawable.metrics, tuple(others), ("y",) if measure == "engine" else ())
     cells = []
-    for at, values in enumerate(product(*(VALUES[label] for label in (x, *others)))):
-        held: dict[str, Label] = dict(zip((x, *others), values, strict=True))
-        if goes_along and "share" in drawable.labels:
-            held["share"] = float(held["changes"]) / 10_000
+    for index, values in enumerate(product(*(VALUES[label] for label in (x, *others)))):
+        cell_labels: dict[str, Label] = dict(zip((x, *others), values, strict=True))
+        if has_changes and "share" in drawable.labels:
+            cell_labels["share"] = float(cell_labels["changes"]) / 10_000
         metrics = {
-            name: Metric.of([(at + 1.0) * (place + 2.0) * factor for factor in (0.9, 1.0, 1.3)])
-            for place, name in enumerate(drawable.metrics)
+            name: Metric.of(
+                [(index + 1.0) * (factor_index + 2.0) * factor for factor in (0.9, 1.0, 1.3)]
+            )
+            for factor_index, name in enumerate(drawable.metrics)
         }
-        cells.append(Cell(measure, held, metrics, covers=True, slack=0, equal=True))
+        cells.append(Cell(measure, cell_labels, metrics, covers=True, slack=0, equal=True))
     return Figure(measure, measure.capitalize(), "", chart), cells

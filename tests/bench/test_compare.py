@@ -1,4 +1,4 @@
-"""Records compared: differences beyond noise, who was quicker, and where breaking even lies."""
+"""Comparing records: differences beyond noise, which way was faster, and break-even sizes."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ def compared(old: Cell, new: Cell) -> RecordComparison:
         # The runs overlap.
         ((10, 11, 21), (20, 22, 24), 0.0, "same"),
         ((20, 22, 24), (10, 11, 21), 0.0, "same"),
-        # Apart, but not by more than the noise.
+        # Disjoint, but not by more than the noise.
         ((10, 11, 12), (20, 22, 24), 1.1, "same"),
         ((20, 22, 24), (10, 11, 12), 1.1, "same"),
         ((10, 11, 12), (20, 22, 24), 0.9, "slower"),
-        # A single run may differ by half for no reason, and must not lie among the others.
+        # A single run may differ by half by chance, and must not be among the others.
         ((10,), (14,), 0.0, "same"),
         ((10,), (16,), 0.0, "slower"),
         ((10, 11), (14,), 0.0, "same"),
         ((16,), (10,), 0.0, "faster"),
         ((10, 22, 24), (11,), 0.5, "same"),
-        # Few yardsticks may agree by chance: next to nothing is no win.
+        # Few yardstick runs may agree by chance, so a tiny difference is no win.
         ((105, 106), (100, 101), 0.0, "same"),
         ((10, 11), (13, 14), 0.3, "same"),
     ],
 )
 def test_verdicts(old: Times, new: Times, noise: float, expected: str) -> None:
-    """Of two records, and of two ways in one: a win is what a comparison calls faster."""
+    """In two records, and for two ways in one: a win is a difference that counts as faster."""
     assert verdict(old, new, noise=noise) == expected
     record = record_of(cell(maintain_ms=new, recapture_ms=old), noise=noise)
     (contest,) = contests(record, "maintain_ms", "recapture_ms")
@@ -81,7 +81,7 @@ def test_verdicts(old: Times, new: Times, noise: float, expected: str) -> None:
 
 
 def verdict(old: Times, new: Times, name: str = "maintain_ms", noise: float = 0.0) -> Difference:
-    """How the metric changed, where the second of two runs was as noisy as that."""
+    """Return how the metric changed, with this noise in the second of two runs."""
     (change,) = compare_records(
         record_of(cell(**{name: old})), record_of(cell(**{name: new}), noise=noise)
     ).changes
@@ -91,13 +91,13 @@ def verdict(old: Times, new: Times, name: str = "maintain_ms", noise: float = 0.
 @pytest.mark.parametrize(
     ("name", "old", "grown", "noise", "verdicts"),
     [
-        # The unit says which way is better.
+        # The unit decides which direction is better.
         ("maintain_ms", 1.0, 3.0, 0.0, ("slower", "faster")),
         ("maintain_ms", 0.0, 1.0, 0.0, ("slower", "faster")),
         ("recapture_ratio", 1.0, 3.0, 0.0, ("faster", "slower")),
         ("state_bytes", 1.0, 3.0, 0.0, ("more", "less")),
         ("rows_share", 1.0, 3.0, 0.0, ("more", "less")),
-        # Sizes do not depend on how quick the machine was.
+        # Sizes do not depend on the speed of the machine.
         *(
             (name, 100.0, *case)
             for name in ("state_bytes", "rows_share", "refill_count")
@@ -112,26 +112,26 @@ def test_verdicts_by_unit(
     assert verdict((grown,), (old,), name, noise) == verdicts[1]
 
 
-def test_wrong_cells_slack_and_failures_are_told() -> None:
+def test_wrong_cells_slack_and_failures_are_reported() -> None:
     right = replace(cell(maintain_ms=[2.0, 2.0]), covers=True, slack=0, equal=True)
     for wrong in (replace(right, covers=False), replace(right, equal=False)):
-        assert [place.labels for place in compared(right, wrong).wrong] == [{"changes": 10}]
+        assert [entry.labels for entry in compared(right, wrong).wrong] == [{"changes": 10}]
         assert compared(wrong, right).wrong == ()
     slack = compared(right, replace(right, slack=2)).changes[1:]
     assert [(c.metric, c.verdict) for c in slack] == [("slack", Difference.MORE)]
     failing = replace(record_of(right), failures=("one thing failed", "another failed"))
-    told = compare_records(record_of(right), failing).differences
-    assert told == ("failed in the new one: another failed",)
+    reported = compare_records(record_of(right), failing).differences
+    assert reported == ("failed in the new one: another failed",)
 
 
 def test_tables_of_other_sizes_are_refused() -> None:
-    one = replace(record_of(), tables={"t": 1000, "r": 5})
-    other = replace(record_of(), tables={"t": 2000, "s": 7})
+    first = replace(record_of(), tables={"t": 1000, "r": 5})
+    second = replace(record_of(), tables={"t": 2000, "s": 7})
     with pytest.raises(UsageError, match="sizes of table `t`: 1,000 rows and 2,000 rows"):
-        compare_records(one, other)
-    assert compare_records(one, one).changes == ()
-    assert compare_records(one, replace(other, tables={"s": 7})).changes == ()
-    assert compare_records(one, replace(one, tables={"r": 5, "u": 9})).changes == ()
+        compare_records(first, second)
+    assert compare_records(first, first).changes == ()
+    assert compare_records(first, replace(second, tables={"s": 7})).changes == ()
+    assert compare_records(first, replace(first, tables={"r": 5, "u": 9})).changes == ()
 
 
 def test_a_record_is_the_same_as_itself() -> None:
@@ -142,8 +142,8 @@ def test_a_record_is_the_same_as_itself() -> None:
     assert result.noise == pytest.approx(0.21)
 
 
-def test_the_noise_around_the_figure_is_the_band() -> None:
-    # That of both records: the noise of one alone is less than the difference.
+def test_the_noise_of_the_figure_is_used() -> None:
+    # Both records count: the noise of one alone is less than the difference.
     old, new = (record_of(cell(maintain_ms=runs), noise=0.5) for runs in (FIRST, SECOND))
     assert compare_records(old, new).changes[0].verdict == "same"
     quiet = [replace(record, figure_noise={"f": 0.2}) for record in (old, new)]
@@ -151,22 +151,22 @@ def test_the_noise_around_the_figure_is_the_band() -> None:
     assert (result.changes[0].verdict, result.noise) == ("slower", pytest.approx(1.25))
 
 
-def test_cells_of_something_else_under_the_same_labels_are_not_compared() -> None:
+def test_cells_with_other_fingerprints_are_not_compared() -> None:
     def record(fingerprint: str) -> Record:
         first = replace(cell(maintain_ms=[9.0]), fingerprint=fingerprint)
         return record_of(first, replace(cell(20, maintain_ms=[1.0]), fingerprint="a"))
 
     result = compare_records(record("a"), record("b"))
-    assert [place.labels for place in result.edited] == [{"changes": 10}]
+    assert [entry.labels for entry in result.edited] == [{"changes": 10}]
     assert [change.labels for change in result.changes] == [{"changes": 20}]
     assert (result.only_old, result.only_new) == ((), ())
-    # A record from before fingerprints says nothing against it.
+    # An older record without fingerprints is compared.
     for old, new in (("", "b"), ("a", ""), ("a", "a")):
         assert compare_records(record(old), record(new)).edited == ()
 
 
 @pytest.mark.parametrize("other", [{"cpu": "y", "cores": "2"}, {"cpu": "x", "cores": "4"}])
-def test_times_of_two_machines_are_not_judged(other: dict[str, str]) -> None:
+def test_times_of_two_machines_are_not_compared(other: dict[str, str]) -> None:
     old = {"maintain_ms": [1.0] * 3, "recapture_ratio": [9.0] * 3, "state_bytes": [5.0] * 3}
     new = {"maintain_ms": [9.0] * 3, "recapture_ratio": [1.0] * 3, "state_bytes": [9.0] * 3}
     cells = [cell(**metrics) for metrics in (old, new)]
@@ -179,12 +179,12 @@ def test_times_of_two_machines_are_not_judged(other: dict[str, str]) -> None:
     }
 
 
-def test_cells_without_a_partner_and_other_machines_are_told() -> None:
+def test_unmatched_cells_and_other_machines_are_reported() -> None:
     old = record_of(cell(1, a_ms=[1.0]), cell(2, a_ms=[1.0]), cpu="x")
     new = record_of(cell(2, a_ms=[1.0]), cell(3, b_ms=[1.0]), cpu="y", commit="c")
     result = compare_records(old, new)
-    assert [place.labels for place in result.only_old] == [{"changes": 1}]
-    assert [place.labels for place in result.only_new] == [{"changes": 3}]
+    assert [entry.labels for entry in result.only_old] == [{"changes": 1}]
+    assert [entry.labels for entry in result.only_new] == [{"changes": 3}]
     assert result.differences == ("cpu: x, then y", "commit: unknown, then c")
 
 
@@ -197,35 +197,41 @@ def test_records_of_different_runs_are_refused(change: dict[str, object]) -> Non
         compare_records(record, replace(record, **change))  # type: ignore[arg-type]
 
 
-def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
+def test_the_figures_noise_replaces_that_of_the_run() -> None:
     record = record_of(cell(maintain_ms=(10, 11), recapture_ms=(20, 22)), noise=1.5)
-    (whole,) = contests(record, "maintain_ms", "recapture_ms")
-    (local,) = contests(replace(record, figure_noise={"f": 0.2}), "maintain_ms", "recapture_ms")
-    (other,) = contests(replace(record, figure_noise={"g": 0.2}), "maintain_ms", "recapture_ms")
-    assert [contest.is_won for contest in (whole, local, other)] == [False, True, False]
-    assert (local.band, other.band) == (0.2, 1.5)
+    (run_noise,) = contests(record, "maintain_ms", "recapture_ms")
+    (own_noise,) = contests(replace(record, figure_noise={"f": 0.2}), "maintain_ms", "recapture_ms")
+    (other_noise,) = contests(
+        replace(record, figure_noise={"g": 0.2}), "maintain_ms", "recapture_ms"
+    )
+    assert [contest.is_won for contest in (run_noise, own_noise, other_noise)] == [
+        False,
+        True,
+        False,
+    ]
+    assert (own_noise.band, other_noise.band) == (0.2, 1.5)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
-def test_what_is_no_amount_is_no_contest(bad: float) -> None:
+def test_invalid_amounts_are_no_contest(bad: float) -> None:
     record = record_of(cell(maintain_ms=(bad,), recapture_ms=(1.0,)), cell(maintain_ms=(1.0,)))
     assert contests(record, "maintain_ms", "recapture_ms") == ()
 
 
-def test_a_quotient_is_that_of_the_medians() -> None:
+def test_a_quotient_divides_the_medians() -> None:
     over, under = Metric.of([800.0, 810.0, 900.0]), Metric.of([2.0, 4.0, 5.0, 10.0])
     assert Metric.quotient(over, under) == Metric(180.0, 80.0, 450.0, 3)
 
 
-def test_duckdb_being_quicker_is_told() -> None:
+def test_faster_duckdb_is_reported() -> None:
     record = record_of(
         cell(10, maintain_ms=(5.0,), recapture_ms=(900.0,), duckdb_ms=(100.0,)),
         cell(1000, maintain_ms=(500.0,), recapture_ms=(900.0,), duckdb_ms=(100.0,)),
         cell(sketch_ms=(340.0,), plain_ms=(1580.0,), duckdb_plain_ms=(205.0,)),
     )
-    told = "\n".join(losses(record))
-    assert "Recapture in DuckDB was faster in “First”: at 1,000 changes (0.2× as fast)" in told
-    assert "The query in DuckDB was faster than Spark with the sketch in “First”" in told
+    text = "\n".join(losses(record))
+    assert "Recapture in DuckDB was faster in “First”: at 1,000 changes (0.2× as fast)" in text
+    assert "The query in DuckDB was faster than Spark with the sketch in “First”" in text
 
 
 def section(record: Record, title: str) -> Section:
@@ -233,15 +239,15 @@ def section(record: Record, title: str) -> Section:
     return result
 
 
-def test_where_a_tree_loses_is_told() -> None:
+def test_losses_of_a_tree_are_reported() -> None:
     record = record_of(
         cell(1, tree_ms=(9.0,), index_ms=(3.0,), duckdb_ms=(2.0,)),
         cell(200, tree_ms=(9.0,), index_ms=(300.0,), duckdb_ms=(200.0,)),
     )
-    told = "\n".join(losses(record))
-    assert "The index join was faster than the tree in “First”: at 1 change (0.33× as" in told
+    text = "\n".join(losses(record))
+    assert "The index join was faster than the tree in “First”: at 1 change (0.33× as" in text
     again = "Running the query again in DuckDB was faster than a step of the tree"
-    assert f"{again} in “First”: at 1 change" in told
+    assert f"{again} in “First”: at 1 change" in text
 
 
 def sized(cost: float, **labels: Label) -> Cell:
@@ -254,12 +260,12 @@ def sizes(*cells: Cell) -> list[tuple[str, list[float]]]:
     return [(words, [one.ratio for one in group]) for words, group in by_size(result).items()]
 
 
-def test_speed_ups_are_told_at_a_thousand_changes_and_at_the_largest_share() -> None:
+def test_speed_ups_are_for_1000_changes_and_the_largest_share() -> None:
     cells = [
         sized(1, changes=10, share=0.0001),
         sized(10, changes=1000, share=0.01),
         sized(500, changes=10_000, share=0.1),
-        # The shares of two tables agree in two digits.
+        # The shares of two tables are equal in two digits.
         sized(250, changes=10_040, share=0.1004),
         sized(20, changes=1000),
     ]
@@ -284,11 +290,11 @@ def test_speed_ups_are_told_at_a_thousand_changes_and_at_the_largest_share() -> 
         ([], []),
     ],
 )  # fmt: skip
-def test_else_at_the_most_common_size_and_once_each(cells: list[Cell], words: list[str]) -> None:
+def test_speed_ups_otherwise_use_the_most_common_size(cells: list[Cell], words: list[str]) -> None:
     assert [size for size, _ in sizes(*cells)] == words
 
 
-def test_points_by_layout_tell_what_is_within_the_noise() -> None:
+def test_points_by_layout_mention_noise() -> None:
     def query(layout: str, sketch: float) -> Cell:
         metrics = {"plain_ms": Metric.of([100.0] * 3), "sketch_ms": Metric.of([sketch] * 3)}
         return Cell("f", {"layout": layout}, metrics)
@@ -321,19 +327,21 @@ def evens(*cells: Cell) -> Sequence[BreakEven]:
         ),
     ],
 )
-def test_it_lies_where_the_costs_cross(costs: dict[float, float], side: int, amount: float) -> None:
+def test_break_even_is_where_costs_cross(
+    costs: dict[float, float], side: int, amount: float
+) -> None:
     (result,) = evens(*(sized_cell(*cost) for cost in costs.items()))
     assert (result.size, result.side, result.amount) == ("share", side, pytest.approx(amount))
 
 
-def test_every_series_has_its_own() -> None:
+def test_break_even_per_series() -> None:
     costs = {5: 2000, 9: 500}
     few, many = evens(*(sized_cell(s, costs[g] * s, groups=g) for g in costs for s in (0.01, 0.1)))
     assert (few.case, few.side, few.amount) == ("5 groups", 0, pytest.approx(0.05))
     assert (many.side, many.amount) == (1, 0.1)
 
 
-def test_without_shares_rows_count() -> None:
+def test_break_even_in_rows() -> None:
     costs = {10: 1, 1000: 1e4}
     (result,) = evens(
         *(Cell("f", {"changes": n}, sized_cell(1, cost).metrics) for n, cost in costs.items())
@@ -341,16 +349,16 @@ def test_without_shares_rows_count() -> None:
     assert (result.size, result.amount) == ("changes", pytest.approx(100))
 
 
-def test_a_single_size_or_no_size_has_none() -> None:
+def test_one_size_has_no_break_even() -> None:
     assert evens(sized_cell(0.1, 5)) == ()
     assert evens(Cell("f", {"a": 1}, sized_cell(1, 1).metrics)) == ()
     assert evens(cell(1, plain_ms=[1.0])) == ()
 
 
 @pytest.mark.parametrize(
-    ("costs", "told"),
+    ("costs", "expected"),
     [
-        # A crossing comes before any that lies beyond; among those the least of the largest sizes.
+        # A crossing precedes those beyond the sizes, of which the smallest counts.
         ({5: {0.01: 10, 0.1: 50}, 9: {0.01: 10, 0.1: 1000}}, ("3.2 %", "First: 9 groups")),
         (
             {5: {0.01: 10, 0.1: 50}, 9: {0.01: 10, 0.05: 50}},
@@ -359,12 +367,14 @@ def test_a_single_size_or_no_size_has_none() -> None:
         ({5: {0.01: 10}}, None),
     ],
 )
-def test_the_earliest(costs: dict[int, dict[float, float]], told: tuple[str, str] | None) -> None:
+def test_earliest_one(
+    costs: dict[int, dict[float, float]], expected: tuple[str, str] | None
+) -> None:
     cells = [sized_cell(*cost, groups=g) for g, of_g in costs.items() for cost in of_g.items()]
-    assert earliest_break_even(record_of(*cells)) == told
+    assert earliest_break_even(record_of(*cells)) == expected
 
 
-def test_each_case_has_its_own_and_duckdb_another() -> None:
+def test_break_even_per_case_and_with_duckdb() -> None:
     record = record_of(
         sized_cell(0.01, 10, duckdb=20.0, groups=5), sized_cell(0.1, 90, duckdb=20.0, groups=5),
         sized_cell(0.01, 10, groups=9),

@@ -1,4 +1,4 @@
-"""Records as text that comes back, repeats and medians, and tables to measure on."""
+"""Records in JSON, repeated runs and medians, and generated tables."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ CELLS = st.builds(
 
 @settings(max_examples=15)
 @given(st.lists(CELLS, max_size=3))
-def test_reading_what_was_written_gives_the_same_record(cells: list[Cell]) -> None:
+def test_records_round_trip_through_json(cells: list[Cell]) -> None:
     record = replace(record_of(*cells, noise=0.25), figure_noise={"f": 0.125})
     assert record_from_json(record_to_json(record), "r.json") == record
 
 
-def test_a_record_from_before_figure_noise_and_fingerprints_has_that_of_the_run() -> None:
+def test_older_records_use_the_noise_of_the_run() -> None:
     document = json.loads(record_to_json(record_of(Cell("f", {}, {}), noise=0.25)))
     del document["figure_noise"], document["cells"][0]["fingerprint"]
     record = record_from_json(json.dumps(document), "r.json")
@@ -87,14 +87,14 @@ def test_a_record_from_before_figure_noise_and_fingerprints_has_that_of_the_run(
     assert replace(record, noise=math.nan).noise_of("f") == 0.0
 
 
-def test_numbers_that_json_lacks_survive() -> None:
+def test_infinity_and_nan_survive() -> None:
     record = record_of(Cell("f", {}, {"a_ratio": Metric(math.inf, -math.inf, math.nan, 1)}))
     (cell,) = record_from_json(record_to_json(record), "r").cells
     metric = cell.metrics["a_ratio"]
     assert (metric.median, metric.low, math.isnan(metric.high)) == (math.inf, -math.inf, True)
 
 
-def test_the_envelope_of_the_command_line_is_read_too() -> None:
+def test_output_of_the_command_line_is_read_too() -> None:
     record = record_of(Cell("f", {"a": 1}, {"a_ms": Metric.of([1.0])}))
     envelope = {"schema_version": 1, "results": [json.loads(record_to_json(record)), {"path": ""}]}
     assert record_from_json(json.dumps(envelope), "r") == record
@@ -105,7 +105,7 @@ CELL = DOCUMENT["cells"][0]
 
 
 def altered(**changes: Any) -> str:
-    """A record with other fields, or without those that are `...`."""
+    """Change fields of a record, and remove those that are `...`."""
     fields = {**DOCUMENT, **changes}
     return json.dumps({name: value for name, value in fields.items() if value is not ...})
 
@@ -138,7 +138,7 @@ def altered_cell(**changes: Any) -> str:
         (altered(figures=[{"name": "f"}]), "record_foreign"),
     ],
 )
-def test_anything_else_is_refused_with_what_to_do(text: str, code: str) -> None:
+def test_anything_else_is_refused_with_a_hint(text: str, code: str) -> None:
     with refused(UsageError, code) as caught:
         record_from_json(text, "r.json")
     assert "r.json" in caught.value.message
@@ -194,7 +194,7 @@ def test_values_carry_their_unit(value: float, unit: Unit, text: str) -> None:
     assert readable(value, unit) == text
 
 
-def test_ratios_and_numbers_promise_no_more_than_they_know() -> None:
+def test_ratios_and_numbers_are_rounded() -> None:
     assert [*map(times, (0.35, 1.04, 9.94, 9.96, 180.4))] == ["0.35×", "1×", "9.9×", "10×", "180×"]
     numbers = [*map(number, (0.0, 0.00123, 0.5, 12.345, 1e6))]
     assert numbers == ["0", "0.00123", "0.5", "12.3", "1,000,000"]
@@ -211,17 +211,19 @@ def test_ratios_and_numbers_promise_no_more_than_they_know() -> None:
         ((3, 2, 4, 5), Unit.RATIO, "2×–4×"),
     ],
 )
-def test_a_common_unit_once(metric: tuple[float, float, float, int], unit: Unit, text: str) -> None:
+def test_ranges_show_a_unit_once(
+    metric: tuple[float, float, float, int], unit: Unit, text: str
+) -> None:
     assert spread_text(Metric(*metric), unit) == text
 
 
-def test_labels_read_as_they_are_written() -> None:
+def test_labels_are_formatted() -> None:
     labels = {"share": 0.02, "groups": 500_000, "batch": "lazy", "sorted": True}
     assert [label_text(*label) for label in labels.items()] == ["2 %", "500,000", "lazy", "yes"]
 
 
-def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
-    """A clock on which the calls take these many seconds, one after the other."""
+def set_clock(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
+    """Set a clock on which successive calls take these many seconds."""
 
     def readings() -> Iterator[float]:
         now = 100.0
@@ -234,10 +236,10 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
     monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(result))
 
 
-def test_a_call_is_really_made_and_measured_in_milliseconds(
+def test_a_call_is_measured_in_milliseconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ticking(monkeypatch, 0.25, 0)
+    set_clock(monkeypatch, 0.25, 0)
     calls: list[int] = []
     assert milliseconds(lambda: calls.append(1)) == pytest.approx(250)
     assert calls == [1]
@@ -249,10 +251,10 @@ def test_a_call_is_really_made_and_measured_in_milliseconds(
     ("durations", "expected"),
     [((3, 1, 2), 2000), ((1, 2, 3, 100), 2500), ((5,), 5000), ((1, 1), 1000)],
 )
-def test_the_median_counts(
+def test_the_median_is_used(
     durations: tuple[float, ...], expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticking(monkeypatch, *durations)
+    set_clock(monkeypatch, *durations)
     metric = in_turns({"a": lambda: None}, len(durations))["a"]
     assert (metric.median, metric.runs) == (pytest.approx(expected), len(durations))
 
@@ -260,7 +262,7 @@ def test_the_median_counts(
 @pytest.mark.parametrize(
     ("seconds", "done", "runs"), [(0, 0, WARM_UP), (0, 3, 1), (0, 9, 0), (4, 0, 3), (60, 0, 1)]
 )
-def test_warming_up_ends_after_its_runs_or_ten_seconds(
+def test_warm_up_ends_after_its_runs_or_ten_seconds(
     seconds: float, done: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -269,19 +271,19 @@ def test_warming_up_ends_after_its_runs_or_ten_seconds(
     assert len(calls) == runs
 
 
-def test_what_is_compared_is_timed_in_turns() -> None:
+def test_calls_are_timed_in_turns() -> None:
     calls: list[str] = []
     times = in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     assert calls == ["a", "b", "a", "b"]
     assert {name: metric.runs for name, metric in times.items()} == {"a": 2, "b": 2}
 
 
-def test_the_first_run_of_the_yardstick_does_not_count_and_nothing_is_left(
+def test_the_yardstick_ignores_its_first_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
     monkeypatch.setattr(timing, "_work", lambda numbers, file: calls.append(file.write_bytes(b"1")))
-    ticking(monkeypatch, 5, 1, 2, 3, 4)
+    set_clock(monkeypatch, 5, 1, 2, 3, 4)
     assert yardstick(tmp_path) == pytest.approx(3000)
     assert len(calls) == 6
     assert list(tmp_path.iterdir()) == []
@@ -319,7 +321,7 @@ def numbers(table: pa.Table) -> list[int]:
     return list(table["n"].to_pylist())
 
 
-def test_each_of_the_last_days_is_a_batch_and_rows_without_a_date_stay() -> None:
+def test_each_of_the_last_days_is_a_batch() -> None:
     base, batches = split_last_days(entries(3, None, 1, 3, 7, 1, 8), "Date", 2)
     assert numbers(base) == [0, 1, 2, 3, 5]
     assert [numbers(batch) for batch in batches] == [[4], [6]]
@@ -338,7 +340,7 @@ def test_nothing_to_split() -> None:
 
 
 @pytest.mark.parametrize(("column", "match"), [("When", "no column `When`"), ("n", "has no dates")])
-def test_a_column_that_is_absent_or_no_date_is_refused(column: str, match: str) -> None:
+def test_a_missing_or_dateless_column_is_refused(column: str, match: str) -> None:
     with pytest.raises(UsageError, match=match):
         split_last_days(entries(1), column, 1)
 
@@ -347,10 +349,10 @@ def test_incidents_of_a_year() -> None:
     path = os.environ.get("IMPCTL_CRIMES")
     if not path or not Path(path).is_file():
         pytest.skip("IMPCTL_CRIMES names no Parquet file of incidents")
-    whole = pq.read_table(path)
-    base, batches = split_last_days(whole, "Date", 3)
+    table = pq.read_table(path)
+    base, batches = split_last_days(table, "Date", 3)
     assert len(batches) == 3
-    assert base.num_rows + sum(batch.num_rows for batch in batches) == whole.num_rows
+    assert base.num_rows + sum(batch.num_rows for batch in batches) == table.num_rows
     assert all(batch.num_rows > 0 for batch in batches)
 
 
@@ -364,13 +366,13 @@ def lineitem_of(keys: Sequence[int]) -> pa.Table:
     return LINEITEM.filter(pc.is_in(LINEITEM.column("l_orderkey"), pa.array(keys, pa.int64())))
 
 
-def test_orders_come_with_all_their_lines_under_free_keys() -> None:
-    seen: set[int] = set()
+def test_orders_have_their_lines_and_new_keys() -> None:
+    used: set[int] = set()
     for refresh in refreshes(ORDERS, lineitem_of, sizes=(1, 10, 200)):
         orders = refresh.orders.to_pydict()
         keys = set(orders["o_orderkey"])
-        assert not keys & ({*KEYS} | seen)
-        seen |= keys
+        assert not keys & ({*KEYS} | used)
+        used |= keys
         lines = refresh.lineitem.column("l_orderkey").to_pylist()
         assert Counter(lines) == {key + 8: 1 + key % 7 for key in KEYS if key + 8 in keys}
         assert set(lines) == keys
@@ -379,10 +381,10 @@ def test_orders_come_with_all_their_lines_under_free_keys() -> None:
 
 
 def test_equal_arguments_give_equal_rows() -> None:
-    one, other = (list(refreshes(ORDERS, lineitem_of, sizes=(50,), seed=3)) for _ in range(2))
-    assert one == other
+    first, second = (list(refreshes(ORDERS, lineitem_of, sizes=(50,), seed=3)) for _ in range(2))
+    assert first == second
     (different,) = refreshes(ORDERS, lineitem_of, sizes=(50,), seed=4)
-    assert not different.orders.equals(one[0].orders)
+    assert not different.orders.equals(first[0].orders)
     assert np.unique(different.orders.column("o_orderkey").to_numpy()).size == len(different.orders)
 
 
@@ -424,9 +426,9 @@ def test_groups_are_uniform_over_their_whole_range(sorted_by_a: bool) -> None:
     a = table(100_000, 50, sorted_by_a=sorted_by_a)["a"].to_numpy()
     counts = np.bincount(a, minlength=50)
     assert len(counts) == 50
-    # 2000 expected; seven standard deviations of a binomial count.
+    # 2000 are expected; seven standard deviations of a binomial count.
     assert np.all(np.abs(counts - 2000) < 7 * np.sqrt(2000))
-    assert counts.std() > 20, "counts vary as those of random values do"
+    assert counts.std() > 20, "counts vary randomly"
 
 
 def test_measures_follow_a_with_noise() -> None:
@@ -446,13 +448,13 @@ def test_more_groups_than_rows() -> None:
 
 
 @pytest.mark.parametrize(("rows", "groups"), [(-1, 1), (2**31, 1), (1, 0)])
-def test_senseless_sizes_are_refused_before_the_first_batch(rows: int, groups: int) -> None:
+def test_invalid_sizes_are_refused_at_once(rows: int, groups: int) -> None:
     with pytest.raises(UsageError):
         synthetic_batches(rows, groups, 1)
 
 
 @pytest.mark.slow
-def test_ten_million_rows_come_in_bounded_memory() -> None:
+def test_ten_million_rows_use_bounded_memory() -> None:
     total = 0
     for batch in synthetic_batches(10_000_000, 500_000, 1, sorted_by_a=True):
         total += batch.num_rows

@@ -1,4 +1,4 @@
-"""Pages of records: every cell and claim is there, nothing loads; the page in a real browser."""
+"""Report pages: all cells and claims, no external resources, and rendering in a browser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """The elements of a page, the text outside scripts and styles, and what was left open."""
+    """The elements of a page, the text outside scripts and styles, and unclosed elements."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -100,13 +100,13 @@ def test_the_page_is_well_formed(page: Page) -> None:
 
 
 def check_ids_and_links(page: Page) -> None:
-    """Each id is there once, and links lead to one."""
+    """Each id is unique, and links lead to one."""
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {(attributes["href"] or "")[1:] for attributes in page.all("a")} <= set(ids)
 
 
-def test_nothing_is_loaded(page: Page, html: str) -> None:
+def test_nothing_external_is_loaded(page: Page, html: str) -> None:
     for tag, attributes in page.elements:
         for name in ("src", "href", "action", "data", "srcset", "poster"):
             value = attributes.get(name) or ""
@@ -122,32 +122,32 @@ def test_nothing_is_loaded(page: Page, html: str) -> None:
     assert not any("fetch(" in text or "XMLHttpRequest" in text for text in library)
 
 
-def test_a_record_gives_the_same_page_again(record: Record, html: str) -> None:
+def test_pages_are_deterministic(record: Record, html: str) -> None:
     assert render_report(record) == html
 
 
 ON_THE_PAGE = (
-    # The run is described on top.
+    # The run is described at the top.
     *("2026-11-22 23:09 UTC", "Intel(R) Xeon(R) Processor, 2 cores, 24 GB memory", "9259beb"),
     *("Micro-benchmarks", "pyspark 4.3.0", "1× the suite", "3 runs", "at most 6 % longer"),
-    # The summary names wins, losses and failures.
+    # The summary lists wins, losses and failures.
     "Maintaining was faster than recapture in",
     "When not to use a sketch",
     "Recapture in DuckDB was faster in “Number of aggregates”: 1 aggregate from 200,000 changes on",
     "The index join was faster than the tree in “A social network”",
     "the join's state would exceed max_state_bytes;",
     "% of the table",
-    # Ranges are explained as they are made.
+    # Ranges are explained.
     "the worst of one side over the best of the other",
     "Runs with equal values have no such range",
 )
 
 
-def test_facts_of_the_run_and_the_summary_are_on_the_page(page: Page) -> None:
+def test_the_page_describes_the_run(page: Page) -> None:
     assert [text for text in ON_THE_PAGE if text not in page.text] == []
 
 
-def test_every_cell_is_a_row_and_every_claim_is_there(record: Record, page: Page) -> None:
+def test_every_cell_and_claim_is_on_the_page(record: Record, page: Page) -> None:
     tags = [tag for tag, _ in page.elements]
     bodies = tags.count("tr") - tags.count("thead")
     cases = {cell.labels.get("groups") for cell in record.cells_of("groups")}
@@ -157,7 +157,7 @@ def test_every_cell_is_a_row_and_every_claim_is_there(record: Record, page: Page
             assert " ".join(text.replace("`", "").split()) in page.text
 
 
-def test_every_chart_says_in_words_what_it_shows(page: Page) -> None:
+def test_every_chart_has_a_text_description(page: Page) -> None:
     canvases = page.all("canvas")
     assert len(canvases) > 20
     for canvas in canvases:
@@ -169,12 +169,12 @@ def test_every_chart_says_in_words_what_it_shows(page: Page) -> None:
     )
 
 
-def test_rows_have_heads(record: Record, html: str) -> None:
+def test_rows_have_headers(record: Record, html: str) -> None:
     rows = re.findall(r"<tr>(.*?)</tr>", html)
     assert '<th scope="row" class="n">10</th><th scope="row" class="n">500,000</th>' in html
-    held = [row for row in rows if '<th scope="row"' in row]
+    with_header = [row for row in rows if '<th scope="row"' in row]
     cases = {(cell.figure, *cell.labels.items()) for cell in record.cells}
-    assert len(held) > len(cases)
+    assert len(with_header) > len(cases)
     assert all('<th scope="' in row for row in rows)
 
 
@@ -182,11 +182,11 @@ def hostile_figure(text: str, *metrics: str) -> Figure:
     return Figure(text, text, text, Chart("x", metrics, (text,)), text, text)
 
 
-def test_hostile_text_stays_text() -> None:
+def test_hostile_text_is_escaped() -> None:
     metric = Metric(1.0, 0.5, 2.0, 3)
     cells = [
-        Cell(HOSTILE, {"x": at, HOSTILE: HOSTILE}, {"y_ms": metric, HOSTILE: metric}, note=HOSTILE)
-        for at in (1, 2)
+        Cell(HOSTILE, {"x": x, HOSTILE: HOSTILE}, {"y_ms": metric, HOSTILE: metric}, note=HOSTILE)
+        for x in (1, 2)
     ]
     cells.append(Cell(HOSTILE, {"x": HOSTILE}, {"y_ms": metric}, covers=False, equal=False))
     facts = {"title": HOSTILE, "suite": HOSTILE, "started": HOSTILE, "failures": (HOSTILE,)}
@@ -201,11 +201,11 @@ def test_hostile_text_stays_text() -> None:
     assert "</script>" in str(drawn(hostile)["1-0"]["data"]["datasets"][0]["label"])
 
 
-def test_numbers_that_are_none_are_dashes_and_not_drawn() -> None:
-    odd = [math.nan, math.inf, -math.inf, 0.0, -1.0]
+def test_invalid_numbers_are_dashes_and_not_drawn() -> None:
+    invalid = [math.nan, math.inf, -math.inf, 0.0, -1.0]
     cells = [
-        Cell("f", {"changes": at + 1}, {"maintain_ms": Metric(value, value, value, 2)})
-        for at, value in enumerate(odd)
+        Cell("f", {"changes": x + 1}, {"maintain_ms": Metric(value, value, value, 2)})
+        for x, value in enumerate(invalid)
     ]
     cells.append(small_cell({"changes": 9}, {"maintain_ms": 4.0, "recapture_ms": 0.0}))
     for log in ((), ("x", "y")):
@@ -246,7 +246,7 @@ def test_sparse_records_have_a_page(sparse: Record) -> None:
     assert "A small record" in page.text
 
 
-def test_figures_with_one_name_have_links_of_their_own() -> None:
+def test_figures_with_similar_names_have_distinct_links() -> None:
     chart = Chart("changes", ("maintain_ms",))
     twice = (Figure("a b", "One", "", chart), Figure("a/b", "Two", "", chart))
     check_ids_and_links(Page(render_report(small_record(figures=twice))))
@@ -259,7 +259,7 @@ def text_of(*cells: Cell, **facts: object) -> str:
 MAINTAINED = small_cell({"changes": 10}, {"maintain_ms": 1.0})
 
 
-def test_the_noise_around_a_figure_is_told_there_and_one_sided() -> None:
+def test_the_noise_of_a_figure_is_shown_one_sided() -> None:
     text = text_of(MAINTAINED, figure_noise={"f": 0.125})
     assert "Around this figure, equal work took at most 12.5 % longer." in text
     assert "Noise equal work took at most 5 % longer" in text
@@ -268,7 +268,7 @@ def test_the_noise_around_a_figure_is_told_there_and_one_sided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "told"),
+    ("metrics", "expected"),
     [
         (
             {"maintain_ms": 10.0, "recapture_ms": 900.0, "duckdb_ms": 50.0},
@@ -280,8 +280,8 @@ def test_the_noise_around_a_figure_is_told_there_and_one_sided() -> None:
         ),
     ],
 )
-def test_duckdb_is_told_beside_the_figure(metrics: dict[str, float], told: str) -> None:
-    assert told in text_of(small_cell({"changes": 10}, metrics))
+def test_speed_up_over_duckdb_is_shown(metrics: dict[str, float], expected: str) -> None:
+    assert expected in text_of(small_cell({"changes": 10}, metrics))
 
 
 def test_wrong_answers_come_first() -> None:
@@ -301,15 +301,15 @@ def test_a_report_needs_its_template_package(monkeypatch: pytest.MonkeyPatch) ->
     assert raised.value.code == "extra_missing"
 
 
-def test_what_the_noise_hides_is_told() -> None:
+def test_undecided_cells_are_reported() -> None:
     slower = small_cell({"changes": 10}, {"plain_ms": 60.0, "sketch_ms": 100.0})
     text = text_of(slower, noise=2.0)
     unsteady = "A fixed piece of work took as much as 3× its fastest time"
     assert f"The machine was not steady {unsteady}" in text
     assert "Not decided: 1 cell slower with a sketch" in text
     assert "Nothing measured here" not in text
-    told = "The query was slower with its sketch in “A figure”: at 10 changes (0.6×"
-    assert told in text_of(slower, noise=0.05)
+    expected = "The query was slower with its sketch in “A figure”: at 10 changes (0.6×"
+    assert expected in text_of(slower, noise=0.05)
 
 
 def test_a_line_per_group_and_metric_sorted_along_x() -> None:
@@ -333,7 +333,7 @@ def test_a_line_per_group_and_metric_sorted_along_x() -> None:
     assert drawing.hidden == 0
 
 
-def test_text_and_a_single_number_on_x_are_categories_in_their_given_order() -> None:
+def test_text_on_x_makes_ordered_categories() -> None:
     cells = [small_cell({"batch": batch}, {"maintain_ms": 1.0}) for batch in ("100", "20", "lazy")]
     drawing = draw(Chart("batch", ("maintain_ms",)), cells)
     assert drawing.panels[0].chart["options"]["scales"]["y"]["labels"] == ["100", "20", "lazy"]
@@ -346,7 +346,7 @@ def test_text_and_a_single_number_on_x_are_categories_in_their_given_order() -> 
     assert drawing.panels[0].chart["options"]["scales"]["y"]["labels"] == ["5,000"]
 
 
-def test_units_have_panels_and_labels_on_no_axis_have_lines() -> None:
+def test_units_have_panels_and_other_labels_have_lines() -> None:
     cells = [
         small_cell({"x": x, "kind": kind, "share": x / 100}, {"a_ms": x, "b_bytes": 10.0 * x})
         for kind in ("one", "two")
@@ -371,7 +371,7 @@ def test_units_have_panels_and_labels_on_no_axis_have_lines() -> None:
         ("a_count", (0.0, 0.0), (), "a count", (0, 0)),
     ],
 )
-def test_an_axis_counts_in_the_unit_in_its_title(
+def test_an_axis_uses_the_unit_in_its_title(
     metric: str, values: tuple[float, ...], log: tuple[str, ...], title: str, ends: object
 ) -> None:
     cells = [small_cell({"x": x}, {metric: value}) for x, value in enumerate(values, 1)]
@@ -382,7 +382,7 @@ def test_an_axis_counts_in_the_unit_in_its_title(
 
 
 @pytest.mark.parametrize(
-    ("places", "log", "kind", "axis"),
+    ("values", "log", "kind", "axis"),
     [
         (("one", "two"), (), "bar", "x"),
         (("one", "two"), ("y",), "line", "x"),
@@ -390,16 +390,16 @@ def test_an_axis_counts_in_the_unit_in_its_title(
         ((1, 2), ("y",), "line", "y"),
     ],
 )
-def test_an_axis_of_amounts_starts_at_zero_unless_logarithmic(
-    places: tuple[Label, ...], log: tuple[str, ...], kind: str, axis: str
+def test_a_linear_axis_starts_at_zero(
+    values: tuple[Label, ...], log: tuple[str, ...], kind: str, axis: str
 ) -> None:
-    cells = [small_cell({"x": x}, {"a_ms": 5.0}) for x in places]
+    cells = [small_cell({"x": x}, {"a_ms": 5.0}) for x in values]
     (panel,) = draw(Chart("x", ("a_ms",), (), log), cells).panels
     assert panel.chart["type"] == kind
     assert panel.chart["options"]["scales"][axis]["beginAtZero"] is not bool(log)
 
 
-def test_a_metric_has_its_colour_in_every_figure() -> None:
+def test_metrics_have_fixed_colours() -> None:
     cells = [
         small_cell({"x": x}, {"a_ms": 1.0, "sketch_ms": 1.0, "recapture_ms": 1.0}) for x in (1, 2)
     ]
@@ -408,7 +408,7 @@ def test_a_metric_has_its_colour_in_every_figure() -> None:
     assert colors == {"a": "w2", "recapture": "w1", "with sketch": "w0"}
 
 
-def test_what_has_no_place_is_counted() -> None:
+def test_hidden_points_are_counted() -> None:
     cells = [
         small_cell({"x": x}, {"a_ms": value})
         for x, value in ((1, 0.0), (2, 5.0), (0, 3.0), (3, math.nan))
@@ -417,7 +417,7 @@ def test_what_has_no_place_is_counted() -> None:
     assert draw(Chart("x", ("a_ms",)), cells).hidden == 1
 
 
-def test_a_low_end_of_zero_draws_no_whisker_on_a_logarithmic_axis() -> None:
+def test_a_log_axis_has_no_whisker_down_to_zero() -> None:
     cells = [Cell("f", {"x": x}, {"a_ms": Metric(2.0, 0.0, 3.0, 5)}) for x in (1, 2)]
     (panel,) = draw(Chart("x", ("a_ms",), (), ("y",)), cells).panels
     point = panel.datasets[0]["data"][0]
@@ -471,10 +471,10 @@ return [...document.body.querySelectorAll("*")].filter((element) => {
 """
 
 PAINTED = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]));"
-"""Calls back when what was there has been painted."""
+"""Calls back after painting."""
 
 
-class Shown:
+class Browser:
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver = driver
         self.folder = folder
@@ -491,7 +491,7 @@ class Shown:
         self.driver.get("about:blank")
         self.errors()
         self.driver.get(file.as_uri())
-        # Charts take their size from the page when it is laid out: in the frame after loading.
+        # Charts get their size from the layout of the page, in the frame after loading.
         if has_scripts:
             self.driver.execute_async_script(PAINTED)
 
@@ -500,12 +500,12 @@ class Shown:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def errors(self) -> list[dict[str, Any]]:
-        """What the console was told since it was last asked."""
+        """Return the console messages since the last call."""
         result: list[dict[str, Any]] = self.driver.get_log("browser")
         return result
 
     def picture(self) -> str:
-        """The pixels of the first chart."""
+        """Return the pixels of the first chart."""
         return str(self.run("return document.querySelector('canvas[data-chart]').toDataURL()"))
 
     def background(self) -> str:
@@ -517,128 +517,126 @@ class Shown:
     def open_tables(self) -> None:
         self.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
-    def complaints(self) -> list[object]:
-        """Charts that are blank, and errors on the console."""
+    def problems(self) -> list[object]:
+        """Return blank charts, and errors on the console."""
         return [*self.run(BLANK), *self.errors()]
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    server = shutil.which("chromedriver")
-    if browser is None or server is None:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    driver_path = shutil.which("chromedriver")
+    if executable is None or driver_path is None:
         pytest.skip("there is no Chromium with its chromedriver on the path")
     options = webdriver.ChromeOptions()
-    options.binary_location = browser
+    options.binary_location = executable
     folder = tmp_path_factory.mktemp("browser")
     for flag in (*FLAGS, f"user-data-dir={folder / 'profile'}"):
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with pytest.MonkeyPatch.context() as patch:
-        # Selenium would look for drivers on the network and report that it did.
+        # Selenium would look for drivers on the network and report usage.
         patch.setitem(os.environ, "SE_OFFLINE", "true")
         patch.setitem(os.environ, "SE_AVOID_STATS", "true")
-        driver = webdriver.Chrome(options, webdriver.ChromeService(server))
+        driver = webdriver.Chrome(options, webdriver.ChromeService(driver_path))
     try:
-        yield Shown(driver, folder)
+        yield Browser(driver, folder)
     finally:
         driver.quit()
 
 
 @pytest.mark.slow
-def test_every_chart_is_drawn_and_answers_keys_and_the_pointer(shown: Shown, html: str) -> None:
-    shown.show(html)
-    assert shown.complaints() == []
-    assert shown.run("return document.querySelectorAll('canvas[data-chart]').length") > 10
-    assert shown.run("return performance.getEntriesByType('resource').length") == 0
-    before = shown.picture()
-    shown.press(".keys input", " ")
-    assert shown.picture() != before
-    shown.press(".keys input", " ")
-    assert shown.picture() == before
-    canvas = shown.driver.find_element("css selector", "canvas[data-chart]")
-    shown.run("document.documentElement.style.scrollBehavior = 'auto'")
-    shown.run("arguments[0].scrollIntoView({block: 'center'})", canvas)
+def test_charts_respond_to_keys_and_the_pointer(browser: Browser, html: str) -> None:
+    browser.show(html)
+    assert browser.problems() == []
+    assert browser.run("return document.querySelectorAll('canvas[data-chart]').length") > 10
+    assert browser.run("return performance.getEntriesByType('resource').length") == 0
+    before = browser.picture()
+    browser.press(".keys input", " ")
+    assert browser.picture() != before
+    browser.press(".keys input", " ")
+    assert browser.picture() == before
+    canvas = browser.driver.find_element("css selector", "canvas[data-chart]")
+    browser.run("document.documentElement.style.scrollBehavior = 'auto'")
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", canvas)
     actions = importlib.import_module("selenium.webdriver.common.action_chains")
-    actions.ActionChains(shown.driver).move_to_element(canvas).perform()
+    actions.ActionChains(browser.driver).move_to_element(canvas).perform()
     waiting = importlib.import_module("selenium.webdriver.support.wait")
-    assert waiting.WebDriverWait(shown.driver, 5).until(lambda _: shown.picture() != before)
+    assert waiting.WebDriverWait(browser.driver, 5).until(lambda _: browser.picture() != before)
 
 
 @pytest.mark.slow
-def test_colours_follow_the_system_and_paper_is_light_with_open_tables(
-    shown: Shown, html: str
-) -> None:
-    def seen() -> tuple[str, str, bool]:
+def test_colours_follow_the_system_but_print_is_light(browser: Browser, html: str) -> None:
+    def state() -> tuple[str, str, bool]:
         is_open = "return [...document.querySelectorAll('details')].every((table) => table.open)"
-        return shown.background(), shown.picture(), shown.run(is_open)
+        return browser.background(), browser.picture(), browser.run(is_open)
 
-    shown.show(html, theme="dark")
-    dark = seen()
-    shown.theme("light")
-    light = seen()
-    assert all(one != other for one, other in zip(dark[:2], light[:2], strict=True))
-    shown.theme("dark")
-    assert seen() == dark
-    shown.run("dispatchEvent(new Event('beforeprint'))")
-    assert seen()[1:] == (light[1], True)
-    shown.run("dispatchEvent(new Event('afterprint'))")
-    assert seen() == dark
+    browser.show(html, theme="dark")
+    dark = state()
+    browser.theme("light")
+    light = state()
+    assert all(before != after for before, after in zip(dark[:2], light[:2], strict=True))
+    browser.theme("dark")
+    assert state() == dark
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert state()[1:] == (light[1], True)
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert state() == dark
     assert not dark[2]
-    assert shown.errors() == []
-    shown.open_tables()
+    assert browser.errors() == []
+    browser.open_tables()
     for theme in ("dark", "light"):
-        shown.theme(theme)
-        assert shown.run(FAINT) == [], theme
+        browser.theme(theme)
+        assert browser.run(FAINT) == [], theme
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 800])
-def test_a_narrow_page_never_scrolls_sideways(shown: Shown, html: str, width: int) -> None:
-    shown.show(html, width=width)
-    shown.open_tables()
-    assert shown.run("return document.documentElement.scrollWidth") <= width
+def test_a_narrow_page_does_not_scroll_sideways(browser: Browser, html: str, width: int) -> None:
+    browser.show(html, width=width)
+    browser.open_tables()
+    assert browser.run("return document.documentElement.scrollWidth") <= width
     tables = "return [...document.querySelectorAll('.scroll')]"
-    assert shown.run(f"{tables}.some((box) => box.scrollWidth > box.clientWidth)")
-    assert shown.run(BLANK) == []
+    assert browser.run(f"{tables}.some((box) => box.scrollWidth > box.clientWidth)")
+    assert browser.run(BLANK) == []
 
 
 @pytest.mark.slow
-def test_a_phone_shows_break_even_and_that_the_table_goes_on(shown: Shown, html: str) -> None:
-    shown.show(html, width=390)
-    assert shown.run("return document.documentElement.scrollWidth") <= 390
+def test_a_phone_shows_break_even_and_scroll_shadows(browser: Browser, html: str) -> None:
+    browser.show(html, width=390)
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
     right = """
       const box = [...document.querySelectorAll("#summary .scroll")].pop();
       const head = [...box.querySelectorAll("th")].find((one) => one.textContent === "Break-even");
       return head.getBoundingClientRect().right - box.getBoundingClientRect().right;
     """
-    assert shown.run(right) < 0
+    assert browser.run(right) < 0
     edges = "return getComputedStyle(document.querySelector('.scroll')).backgroundAttachment"
-    assert shown.run(edges) == "local, local, scroll, scroll"
+    assert browser.run(edges) == "local, local, scroll, scroll"
 
 
 @pytest.mark.slow
-def test_without_scripts_the_tables_are_there(shown: Shown, html: str) -> None:
+def test_tables_do_not_need_scripts(browser: Browser, html: str) -> None:
     switch = "Emulation.setScriptExecutionDisabled"
-    shown.driver.execute_cdp_cmd(switch, {"value": True})
+    browser.driver.execute_cdp_cmd(switch, {"value": True})
     try:
-        shown.show(html, has_scripts=False)
-        told = shown.driver.find_element("css selector", "body").text
-        charts = shown.driver.find_elements("css selector", ".charts")
+        browser.show(html, has_scripts=False)
+        text_shown = browser.driver.find_element("css selector", "body").text
+        charts = browser.driver.find_elements("css selector", ".charts")
         assert not any(chart.is_displayed() for chart in charts)
     finally:
-        shown.driver.execute_cdp_cmd(switch, {"value": False})
+        browser.driver.execute_cdp_cmd(switch, {"value": False})
     for text in (
         "Charts need JavaScript",
         "When not to use a sketch",
         "500,000 1,000 0.01 % delete_old",
     ):
-        assert text in told
+        assert text in text_shown
 
 
 @pytest.mark.slow
-def test_hostile_text_runs_nothing(shown: Shown) -> None:
+def test_hostile_text_runs_nothing(browser: Browser) -> None:
     text = HOSTILE_TEXT
     metrics = {"y_ms": Metric(2.0, 1.0, 3.0, 3)}
     cells = [
@@ -647,11 +645,11 @@ def test_hostile_text_runs_nothing(shown: Shown) -> None:
         for x in (text, "other")
     ]
     facts = {"title": text, "failures": (text,), "machine": {text: text}}
-    shown.show(
+    browser.show(
         render_report(small_record(*cells, figures=(hostile_figure(text, "y_ms"),), **facts))
     )
-    assert shown.run("return window.ran === undefined")
-    assert shown.complaints() == []
+    assert browser.run("return window.ran === undefined")
+    assert browser.problems() == []
 
 
 ODD_COSTS: list[dict[Label, float]] = [
@@ -665,15 +663,13 @@ ODD_COSTS: list[dict[Label, float]] = [
 
 
 @pytest.mark.slow
-def test_odd_costs_have_charts(shown: Shown) -> None:
-    """Each in a figure, on axes of amounts and on logarithmic ones."""
+def test_odd_costs_have_charts(browser: Browser) -> None:
+    """Each in one figure with linear axes and one with logarithmic axes."""
     figures, cells = [], []
-    for at, (costs, log) in enumerate(product(ODD_COSTS, ((), ("x", "y")))):
+    for i, (costs, log) in enumerate(product(ODD_COSTS, ((), ("x", "y")))):
         chart = Chart("changes", ("maintain_ms",), (), log)
-        figures.append(Figure(f"f{at}", f"Figure {at}", "", chart))
-        cells += [
-            small_cell({"changes": x}, {"maintain_ms": c}, f"f{at}") for x, c in costs.items()
-        ]
-    shown.show(render_report(small_record(*cells, figures=tuple(figures))), width=390)
-    assert shown.complaints() == []
-    assert shown.run("return document.documentElement.scrollWidth") <= 390
+        figures.append(Figure(f"f{i}", f"Figure {i}", "", chart))
+        cells += [small_cell({"changes": x}, {"maintain_ms": c}, f"f{i}") for x, c in costs.items()]
+    browser.show(render_report(small_record(*cells, figures=tuple(figures))), width=390)
+    assert browser.problems() == []
+    assert browser.run("return document.documentElement.scrollWidth") <= 390

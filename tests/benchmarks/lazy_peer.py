@@ -1,4 +1,4 @@
-"""A peer for tests: it has any answer that is wanted, or none where it is told to be `wrong`."""
+"""A peer for tests that claims to have the expected result; with `wrong`, it returns another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 
-def say(result: dict[str, Any]) -> None:
+def send(result: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
 
@@ -15,17 +15,17 @@ def say(result: dict[str, Any]) -> None:
 def main() -> None:
     is_wrong = sys.argv[1:] == ["wrong"]
     sys.stdout.write("good morning\n")
-    say({"lazy": "1"})
+    send({"lazy": "1"})
     rows = 0
     for line in sys.stdin:
         word = line.split()[0]
         if word in "+-":
             rows += 1
         elif word == "rest":
-            say({"cpu_ms": 0.5})
+            send({"cpu_ms": 0.5})
         elif word == "go":
             right = {"cpu_ms": float(rows), "wall_ms": 2.0 * rows}
-            say({"groups": [[1, 2]]} if is_wrong else right)
+            send({"groups": [[1, 2]]} if is_wrong else right)
             rows = 0
 
 

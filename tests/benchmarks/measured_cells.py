@@ -1,4 +1,4 @@
-"""Cells of a measure as a suite would run it, and a workload of small joined tables."""
+"""Run a measure as a suite would, and a workload of small joined tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from impctl.service.settings import Settings
 
 
 def cells_of(case: SuiteCase) -> list[Cell]:
-    """All cells; whatever is in them can be drawn by what the measure says of itself."""
+    """Measure all cells, and check that their labels and metrics are declared as drawable."""
     measure = MEASURES[case.spec.measure]
     result = list(measure.run(case))
     for cell in result:
@@ -30,10 +30,10 @@ def cells_of(case: SuiteCase) -> list[Cell]:
 def case_of(
     ctx: Any, measure: str, query: str, *, repeat: int = 2, scale: float = 1.0, **options: Any
 ) -> SuiteCase:
-    """A figure with one case, of this query; by default repeated once."""
-    place = Location("s.yaml", 1, 1)
+    """Return a figure with one case, for this query; by default repeated twice."""
+    location = Location("s.yaml", 1, 1)
     figure = Figure("f", "F", "", Chart("x", ("y",)))
-    spec = FigureSpec(figure=figure, measure=measure, options=options, cases=(), location=place)
+    spec = FigureSpec(figure=figure, measure=measure, options=options, cases=(), location=location)
     return SuiteCase(
         ctx=ctx,
         figure="f",
@@ -42,13 +42,13 @@ def case_of(
         repeat=repeat,
         seed=1,
         spec=spec,
-        location=place,
+        location=location,
         scale=scale,
     )
 
 
 def values(cell: Cell) -> Mapping[str, float]:
-    """The median of each metric."""
+    """Return the median of each metric."""
     return {name: metric.median for name, metric in cell.metrics.items()}
 
 
@@ -79,8 +79,8 @@ store: .impctl
 
 
 @contextmanager
-def joined_desk(folder: Path) -> Iterator[Context]:
-    """The workload open, its tables written below the folder."""
+def joined_context(folder: Path) -> Iterator[Context]:
+    """Open the workload, with its tables written below the folder."""
     for table, seed in (("r", 1), ("s", 2)):
         request = DataRequest(table, "partners", rows=200, groups=20, seed=seed)
         write_partners(request, folder, SilentReporter())

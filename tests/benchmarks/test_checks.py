@@ -1,4 +1,4 @@
-"""The checks of the measures: a wrong result, sketch or circuit is reported; views by hand."""
+"""The checks of the measures: a wrong result, sketch or circuit is reported; recursive queries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from impctl.service.context import Context, SilentReporter, open_context
 from impctl.service.settings import Settings
 from impctl.sketch.sketch import RangeSet
 from impctl.workload.models import JoinStrategy
-from tests.benchmarks.measured_cells import case_of, cells_of, joined_desk, values
+from tests.benchmarks.measured_cells import case_of, cells_of, joined_context, values
 
 WORKLOAD = """\
 version: 1
@@ -81,19 +81,19 @@ store: .impctl
 
 
 @contextmanager
-def network_desk(folder: Path) -> Iterator[Context]:
-    """The workload open, its tables written below the folder."""
-    made = {"links": ("transit_stub", 100, 25, None), "field": ("sensors", 36, None, None)}
-    with generated_desk(folder, WORKLOAD, made) as ctx:
+def network_context(folder: Path) -> Iterator[Context]:
+    """Open the workload, with its tables written below the folder."""
+    networks = {"links": ("transit_stub", 100, 25, None), "field": ("sensors", 36, None, None)}
+    with generated_context(folder, WORKLOAD, networks) as ctx:
         yield ctx
 
 
 @contextmanager
-def generated_desk(
-    folder: Path, text: str, made: Mapping[str, tuple[str, int, int | None, int | None]]
+def generated_context(
+    folder: Path, text: str, networks: Mapping[str, tuple[str, int, int | None, int | None]]
 ) -> Iterator[Context]:
-    """A workload of this text open; by table the shape, rows, groups and files of a network."""
-    for table, (shape, rows, groups, files) in made.items():
+    """Open a workload of this text; tables are networks of this shape, rows, groups and files."""
+    for table, (shape, rows, groups, files) in networks.items():
         request = DataRequest(table, "network", rows=rows, groups=groups, shape=shape, files=files)
         write_network(request, folder, SilentReporter())
     (folder / "w.yaml").write_text(text)
@@ -113,7 +113,7 @@ LEAST_COSTS = (
 
 @pytest.fixture(scope="module")
 def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    with network_desk(tmp_path_factory.mktemp("network")) as ctx:
+    with network_context(tmp_path_factory.mktemp("network")) as ctx:
         yield ctx
 
 
@@ -127,7 +127,7 @@ def cells(ctx: Context, query: str, **options: OptionValue) -> list[Cell]:
 
 
 @pytest.mark.slow
-def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(ctx: Context) -> None:
+def test_cheapest_paths_and_a_query_for_duckdb(ctx: Context) -> None:
     pytest.importorskip("duckdb")
     (cell,) = cells(ctx, "costs", changes=5, sources=2, search="paths", duckdb=LEAST_COSTS, steps=7)
     assert (cell.covers, cell.equal, cell.note) == (True, True, NO_SCIPY)
@@ -137,14 +137,14 @@ def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(ctx: Context) -> None:
     assert wrong.equal is False
 
 
-@pytest.mark.parametrize("who", ["duckdb", "search"])
-def test_a_rivals_wrong_answer_is_told(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch, who: str
+@pytest.mark.parametrize("rival", ["duckdb", "search"])
+def test_a_rivals_wrong_answer_is_reported(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, rival: str
 ) -> None:
     def wrong(*_: object) -> tuple[pa.Table, CallTimes]:
         return pa.table({"n": pa.array([0], pa.int64())}), CallTimes(1.0, 1.0)
 
-    if who == "duckdb":
+    if rival == "duckdb":
         pytest.importorskip("duckdb")
         monkeypatch.setattr(recursion_cost.DuckDb, "asked", wrong)
     else:
@@ -153,32 +153,34 @@ def test_a_rivals_wrong_answer_is_told(
     assert (cell.equal, cell.covers) == (False, True)
 
 
-def test_a_table_too_small_is_told(ctx: Context) -> None:
+def test_a_small_table_is_noted(ctx: Context) -> None:
     few, many = cells(ctx, "few", changes=(5, 101))
     assert few.equal
     assert (many.metrics, many.note) == ({}, "not run: `links` has 100 rows")
 
 
-@pytest.mark.parametrize("what", ["sketch", "answer"])
-def test_a_wrong_circuit_is_told(ctx: Context, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+@pytest.mark.parametrize("part", ["sketch", "answer"])
+def test_wrong_circuits_are_reported(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
     right = Kept.answer
     monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
-    if what == "sketch":
+    if part == "sketch":
         monkeypatch.setattr(Kept, "against", lambda *_: AgainstRecapture(False, 0))
     else:
         lengths = iter(range(1, 100))
         monkeypatch.setattr(Kept, "answer", lambda self: right(self).slice(next(lengths) % 2))
     (cell,) = cells(ctx, "few", changes=5)
-    assert (cell.covers, cell.equal) == (what == "answer", what == "sketch")
+    assert (cell.covers, cell.equal) == (part == "answer", part == "sketch")
 
 
-def test_same_rows_in_any_order_and_as_often() -> None:
-    one = pa.table({"a": [1, 2, 2], "b": [3, 4, 4]})
-    assert are_same_rows(one, pa.table({"x": [2, 1, 2], "y": [4, 3, 4]}))
-    assert are_same_rows(one, one.cast(pa.schema({"a": pa.int32(), "b": pa.int64()})))
-    assert not are_same_rows(one, pa.table({"a": [1, 1, 2], "b": [3, 3, 4]}))
-    assert not are_same_rows(one, one.slice(1))
-    assert not are_same_rows(one, one.select(["a"]))
+def test_rows_are_compared_as_bags() -> None:
+    table = pa.table({"a": [1, 2, 2], "b": [3, 4, 4]})
+    assert are_same_rows(table, pa.table({"x": [2, 1, 2], "y": [4, 3, 4]}))
+    assert are_same_rows(table, table.cast(pa.schema({"a": pa.int32(), "b": pa.int64()})))
+    assert not are_same_rows(table, pa.table({"a": [1, 1, 2], "b": [3, 3, 4]}))
+    assert not are_same_rows(table, table.slice(1))
+    assert not are_same_rows(table, table.select(["a"]))
 
 
 def peer_cells(ctx: Context, query: str, **options: OptionValue) -> list[Cell]:
@@ -186,19 +188,17 @@ def peer_cells(ctx: Context, query: str, **options: OptionValue) -> list[Cell]:
 
 
 def test_regions_and_their_seeds(ctx: Context) -> None:
-    asked: dict[str, OptionValue] = {"program": "regions", "schemes": "absorption_lazy"}
-    result = peer_cells(ctx, "regions", **asked, shares=(0.5, 1.0))
+    options: dict[str, OptionValue] = {"program": "regions", "schemes": "absorption_lazy"}
+    result = peer_cells(ctx, "regions", **options, shares=(0.5, 1.0))
     assert [cell.equal for cell in result] == [True, True]
-    asked = {**asked, "schemes": ("dred", "absorption_lazy"), "phase": "delete", "shares": 1.0}
-    gone = peer_cells(ctx, "regions", **asked)
-    assert all(cell.equal for cell in gone)
-    # Without other sensors, those near the seeds are left.
-    assert values(gone[1])["provenance_bytes"] > 0
+    options = {**options, "schemes": ("dred", "absorption_lazy"), "phase": "delete", "shares": 1.0}
+    deleted = peer_cells(ctx, "regions", **options)
+    assert all(cell.equal for cell in deleted)
+    # Only sensors near the seeds are left.
+    assert values(deleted[1])["provenance_bytes"] > 0
 
 
-def test_a_scheme_with_a_wrong_answer_is_told(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_scheme_is_reported(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Simulation.answer
     monkeypatch.setattr(Simulation, "answer", lambda self: right(self) - {min(right(self))})
     (cell,) = peer_cells(ctx, "pairs", schemes=str(Scheme.DRED))
@@ -221,10 +221,10 @@ store: .impctl
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    """Ten trees of 1,000 nodes in as many files."""
+    """Ten trees of 1,000 nodes in ten files."""
     folder = tmp_path_factory.mktemp("files")
-    made = {"trees": ("forest", 10_000, 1_000, 10)}
-    with generated_desk(folder, OVER_FILES, made) as ctx:
+    networks = {"trees": ("forest", 10_000, 1_000, 10)}
+    with generated_context(folder, OVER_FILES, networks) as ctx:
         yield ctx
 
 
@@ -237,7 +237,7 @@ def one_tree(ctx: Context) -> Cell:
 def test_one_tree_of_ten(files: Context) -> None:
     cell = one_tree(files)
     result = values(cell)
-    # Its links are the first range, as near as ranges are cut, which may share a file.
+    # Its links are in the first range, up to rounding, which may share a file.
     assert (result["answer_rows"], result["sketched_rows"]) == (999, 10_000)
     assert 0.0999 <= result["rows_share"] <= 0.21
     assert result["files_share"] in (pytest.approx(0.1), pytest.approx(0.2))
@@ -248,25 +248,27 @@ def test_one_tree_of_ten(files: Context) -> None:
             ("_ms", "gain_ratio", "loaded_ratio"),
             ("_cpu_ms", "cpu_gain_ratio", "loaded_cpu_ratio"),
         ):
-            for ratio, way in ((gain, "plain"), (loaded, "loaded")):
-                expected = result[f"duckdb_{way}{unit}"] / result[f"duckdb_sketch{unit}"]
+            for ratio, variant in ((gain, "plain"), (loaded, "loaded")):
+                expected = result[f"duckdb_{variant}{unit}"] / result[f"duckdb_sketch{unit}"]
                 assert result[ratio] == pytest.approx(expected)
         assert cell.metrics["duckdb_plain_ms"].runs == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["duckdb_plain_ms", "duckdb_sketch_ms", "loaded"])
-def test_another_answer_is_told(files: Context, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """Of any of the three runs."""
+@pytest.mark.parametrize("variant", ["duckdb_plain_ms", "duckdb_sketch_ms", "loaded"])
+def test_wrong_answers_are_reported(
+    files: Context, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """For each of the three runs."""
     pytest.importorskip("duckdb")
 
     wrong = pa.table({"n": pa.array([0])})
 
     def answers(*args: Any) -> tuple[dict[str, Any], str]:
         works, note = duckdb_answers(*args)
-        return {**works, way: lambda: wrong}, note
+        return {**works, variant: lambda: wrong}, note
 
-    if way == "loaded":
+    if variant == "loaded":
         monkeypatch.setattr(rewritten_cost, "_loaded", lambda _: wrong)
     else:
         monkeypatch.setattr(rewritten_cost, "duckdb_answers", answers)
@@ -284,7 +286,7 @@ def run(total: float, tables: tuple[pa.Table, ...], checked: AgainstRecapture = 
     return mixed._Run(Spent(query_ms=total), 0.0, tables, 1, checked)
 
 
-def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
+def test_a_wrong_run_of_a_mixed_workload_is_reported() -> None:
     case = case_of(None, "mixed", "q", repeat=3)
     expected = answers(1, 2)
     wrong = [run(1.0, answers(1, 2)), run(1.0, answers(1, 3))]
@@ -294,7 +296,7 @@ def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
     assert (cell.covers, cell.slack, cell.equal) == (False, 2, None)
 
 
-def test_mixed_deletions_take_every_row_once() -> None:
+def test_mixed_deletions_delete_each_row_once() -> None:
     keys = np.arange(100)
     parts = [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
     assert sorted(key for part in parts for key in part) == keys.tolist()
@@ -308,15 +310,15 @@ def test_mixed_deletions_take_every_row_once() -> None:
 def test_a_sequence_repeats_its_block() -> None:
     result = sequence(Ratio(2, 3), 12, 4, seed=1)
     assert [each.constants is None for each in result] == [True, True, False, False, False] * 3
-    asked = [each.constants for each in result if each.constants is not None]
-    assert set(asked) <= set(range(4))
+    constants = [each.constants for each in result if each.constants is not None]
+    assert set(constants) <= set(range(4))
     assert result == sequence(Ratio(2, 3), 12, 4, seed=1)
     assert result != sequence(Ratio(2, 3), 12, 4, seed=2)
 
 
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    with joined_desk(tmp_path_factory.mktemp("joined")) as ctx:
+    with joined_context(tmp_path_factory.mktemp("joined")) as ctx:
         yield ctx
 
 
@@ -324,37 +326,37 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 @pytest.mark.parametrize(
     ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
 )
-def test_a_way_with_another_sketch_is_told(
+def test_ways_with_wrong_sketches_are_reported(
     joined: Context, monkeypatch: pytest.MonkeyPatch, way: str, when: str
 ) -> None:
-    """The way's sketches are empty before anything is timed, or at the end alone."""
-    timed: list[bool] = []
+    """The way's sketches are empty before timing, or only at the end."""
+    step_calls: list[bool] = []
     steps = Followed.step
 
-    def step(self: Followed, given: Step) -> float:
-        timed.append(True)
-        return steps(self, given)
+    def step(self: Followed, change: Step) -> float:
+        step_calls.append(True)
+        return steps(self, change)
 
-    def changed(held: Mapping[str, RangeSet]) -> Mapping[str, RangeSet]:
-        # Of two ways each is stepped twice before.
-        if (len(timed) > 4) != (when == "last"):
-            return held
-        return {access: part.minus(part) for access, part in held.items()}
+    def changed(sketches: Mapping[str, RangeSet]) -> Mapping[str, RangeSet]:
+        # Each of two ways takes two steps before.
+        if (len(step_calls) > 4) != (when == "last"):
+            return sketches
+        return {access: part.minus(part) for access, part in sketches.items()}
 
     monkeypatch.setattr(Followed, "step", step)
 
     if way == "duckdb":
         pytest.importorskip("duckdb")
-        right = semi_joins.SketchQuestion.asked
+        original = semi_joins.SketchQuestion.asked
         monkeypatch.setattr(
-            semi_joins.SketchQuestion, "asked", lambda self, c: changed(right(self, c))
+            semi_joins.SketchQuestion, "asked", lambda self, c: changed(original(self, c))
         )
     else:
         ranges = Followed.ranges
 
         def wrong(self: Followed) -> Mapping[str, RangeSet]:
-            held = ranges(self)
-            return changed(held) if (self.work[0] > 0) == (way == "tree") else held
+            sketches = ranges(self)
+            return changed(sketches) if (self.work[0] > 0) == (way == "tree") else sketches
 
         monkeypatch.setattr(Followed, "ranges", wrong)
     (cell,) = cells_of(case_of(joined, "trees", "pair", changes=40))
@@ -401,7 +403,7 @@ def counted(result: Choices) -> int | None:
 @pytest.mark.parametrize(
     ("query", "reason"), [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")]
 )
-def test_what_has_no_such_question_is_told(joined: Context, query: str, reason: str) -> None:
+def test_queries_without_semi_joins_are_reported(joined: Context, query: str, reason: str) -> None:
     result = choices(joined, query)
     with pytest.raises(NoSemiJoinsError, match=reason):
         sketch_question(core_of(result), result.partitions)
@@ -413,7 +415,7 @@ def test_joined_rows_of_every_prefix_are_counted(joined: Context) -> None:
     assert connection is not None
     result = choices(joined, "hop3")
     put_rows(connection, result.tables())
-    # The relation with a condition comes first.
+    # The relation with a condition is first.
     texts = (
         "SELECT COUNT(*) FROM g a, g b WHERE a.dst = b.src AND b.value < 300",
         "SELECT COUNT(*) FROM g a, g b, g c "
@@ -424,7 +426,7 @@ def test_joined_rows_of_every_prefix_are_counted(joined: Context) -> None:
     connection.close()
 
 
-def test_what_cannot_be_counted_is_too_much(
+def test_uncountable_joins_count_as_too_large(
     joined: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     too_many = NotExactError("a count beyond 62 bits", code="count_too_large", hint="none")
@@ -443,22 +445,22 @@ def tables() -> dict[str, pa.Table]:
 
 
 def replayed(stream: Stream, steps: int) -> list[tuple[int, Mapping[str, pa.Table]]]:
-    """The steps made by hand on bags of rows, which must be what the stream says."""
-    held = {name: rows(table) for name, table in stream.start.items()}
+    """Apply the steps to bags of rows and compare them with the stream."""
+    bags = {name: rows(table) for name, table in stream.start.items()}
     result = []
     for step in islice(stream.steps, steps):
         for name, change in step.changes().items():
             changed = zip(*change.rows.to_pydict().values(), strict=True)
             for row, weight in zip(changed, change.weights, strict=True):
-                held[name][row] += int(weight)
-            assert min(held[name].values()) >= 0, "what was not there cannot go"
-            assert +held[name] == rows(step.after[name])
+                bags[name][row] += int(weight)
+            assert min(bags[name].values()) >= 0, "only existing rows are deleted"
+            assert +bags[name] == rows(step.after[name])
         assert step.rows == sum(len(change.rows) for change in step.changes().values())
         result.append((step.rows, step.after))
     return result
 
 
-def test_rows_come_and_go_again() -> None:
+def test_rows_are_inserted_and_deleted() -> None:
     stream = there_and_back(tables(), ("r", "s"), 16, 1)
     assert stream.start.keys() == {"r", "s", "t"}
     steps = replayed(stream, 6)
@@ -467,34 +469,34 @@ def test_rows_come_and_go_again() -> None:
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
-def test_a_window_moves_in_order_and_round(share: float) -> None:
+def test_a_window_moves_in_order_and_wraps(share: float) -> None:
     stream = window(tables(), ("r", "s"), 16, order="id", share=share)
     size = int(60 * share)
     assert sorted(stream.start["r"].column("id").to_pylist()) == list(range(size))
     assert len(stream.start["t"]) == 5
     steps = replayed(stream, 25)
-    for at, (count, after) in enumerate(steps, start=1):
-        held = set(after["r"].column("id").to_pylist())
-        assert held == {(6 * at + place) % 60 for place in range(size)}
+    for step, (count, after) in enumerate(steps, start=1):
+        ids = set(after["r"].column("id").to_pylist())
+        assert ids == {(6 * step + offset) % 60 for offset in range(size)}
         assert count == 2 * (6 + 2)
 
 
 @pytest.mark.parametrize("lives", [1, 2, 3])
 def test_rows_outlive_their_partners(lives: int) -> None:
     stream = outlived(tables(), ("r", "s"), 4, key="c", lives=lives, seed=1)
-    assert len(stream.start["r"]) == 60 - 4 * 3, "of four keys half of the six rows are there"
+    assert len(stream.start["r"]) == 60 - 4 * 3, "half of the six rows of four keys"
     steps = replayed(stream, 4 * lives)
     assert [count for count, _ in steps] == [8, 8 + 2 * (12 // lives)] * (2 * lives)
     ids = [frozenset(after["r"].column("id").to_pylist()) for _, after in steps]
     start = frozenset(stream.start["r"].column("id").to_pylist())
-    assert all(ids[2 * at] != start for at in range(1, lives))
-    # As many rounds, and none of the rows that were there at first is.
+    assert all(ids[2 * i] != start for i in range(1, lives))
+    # All rounds are done, and none of the moving rows that were there at first is left.
     moving = start - ids[2 * lives - 1]
     assert len(moving) == 12
-    first, second = (held["s"].column("c").to_pylist() for held in (tables(), steps[0][1]))
-    gone = set(first) - set(second)
+    first, second = (present["s"].column("c").to_pylist() for present in (tables(), steps[0][1]))
+    removed_keys = set(first) - set(second)
     for _, after in steps:
-        held = Counter(after["r"].column("c").to_pylist())
-        assert {held[key] for key in gone} == {3}, "as many of each key at any time"
+        present = Counter(after["r"].column("c").to_pylist())
+        assert {present[key] for key in removed_keys} == {3}, "as many of each key at any time"
     assert ids[-1] == start, "the other half has had its turn"
     assert [len(after["s"]) for _, after in steps] == [12, 20] * (2 * lives)

@@ -1,4 +1,4 @@
-"""Tables of a suite: the same for the same seed, written once, rows held back from them."""
+"""Tables of a suite: deterministic, written once, with some rows held back."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from impctl.tables.rows import read_rows
 from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import refused
 
-PLACE = Location("s.yaml", 3, 5)
+LOCATION = Location("s.yaml", 3, 5)
 
 
 def spec(example: str = "synthetic", **options: Any) -> DataSpec:
     rows, least = options.pop("rows", None), options.pop("least", 1)
-    return DataSpec("t", example, rows, least, options, options.pop("source", None), PLACE)
+    return DataSpec("t", example, rows, least, options, options.pop("source", None), LOCATION)
 
 
 def make(folder: Path, data: DataSpec, scale: float = 1.0, seed: int = 1) -> DeltaTable:
@@ -57,7 +57,7 @@ def rows_of(table: DeltaTable) -> int:
 
 
 def request_of(data: DataSpec, scale: float = 1, seed: int = 1, source: Path | None = None) -> Any:
-    """The only one."""
+    """Return the only request."""
     (result,) = requests_of([data], scale=scale, seed=seed, source=source)
     return result
 
@@ -121,32 +121,32 @@ def test_networks_by_their_shapes(tmp_path: Path) -> None:
     assert all(a // 7 == b // 7 for a, b in zip(trees["src"], trees["dst"], strict=True))
 
 
-def test_a_list_that_is_given_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listed_and_default_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, links = spec("network", shape="given", rows=500), tmp_path / "links.csv"
-    alone = request_of(data)
-    assert (alone.shape, alone.rows, alone.source) == ("power_law", 500, None)
+    default = request_of(data)
+    assert (default.shape, default.rows, default.source) == ("power_law", 500, None)
     with refused(UsageError, "source_missing"):
         requests_of([data], scale=1, seed=1, source=links)
     links.write_text("1,2\n2,3\n")
-    given = request_of(data, 1, source=links)
-    assert (given.shape, given.rows, given.source) == ("given", None, str(links))
-    make_data([given], tmp_path / "data", SilentReporter())
+    listed = request_of(data, 1, source=links)
+    assert (listed.shape, listed.rows, listed.source) == ("given", None, str(links))
+    make_data([listed], tmp_path / "data", SilentReporter())
     assert rows_of(DeltaTable(tmp_path / "data" / "t")) == 2
-    marker = given.text()
+    marker = listed.text()
     links.write_text("1,2\n2,3\n3,4\n")
-    assert given.text() != marker, "another list is another request"
-    # The crimes data come with `--source` unasked.
+    assert listed.text() != marker, "another list"
+    # `--source` may also name the crimes data.
     monkeypatch.setenv("IMPCTL_CRIMES", str(links))
-    assert requests_of([data], scale=1, seed=1, source=links) == (alone,)
+    assert requests_of([data], scale=1, seed=1, source=links) == (default,)
 
 
-def test_what_impctl_did_not_write_stays(tmp_path: Path) -> None:
-    own = tmp_path / "t" / "notes.txt"
-    own.parent.mkdir()
-    own.write_text("mine")
+def test_files_of_others_are_kept(tmp_path: Path) -> None:
+    note = tmp_path / "t" / "notes.txt"
+    note.parent.mkdir()
+    note.write_text("mine")
     with refused(UsageError, "data_not_ours"):
         make(tmp_path, spec(rows=10))
-    assert own.read_text() == "mine"
+    assert note.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -172,24 +172,24 @@ def test_what_impctl_did_not_write_stays(tmp_path: Path) -> None:
         (spec("tpch", scale_factor="x"), "Option `scale_factor` of `t` must be a number"),
     ],
 )
-def test_wrong_options_are_told_before_anything_is_written(data: DataSpec, message: str) -> None:
+def test_wrong_options_are_reported_before_writing(data: DataSpec, message: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         requests_of([data, data], scale=1, seed=1, source=None)
     assert [problem.message for problem in caught.value.problems] == [message, message]
-    assert all(problem.location == PLACE and problem.hint for problem in caught.value.problems)
+    assert all(problem.location == LOCATION and problem.hint for problem in caught.value.problems)
 
 
 @pytest.mark.parametrize("example", ["crimes", "tpch"])
-def test_a_missing_source_is_told_with_help(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_source_has_a_hint(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.data._generator", lambda: None)
     with refused(UsageError, "source_missing") as caught:
         requests_of([spec(example)], scale=1, seed=1, source=Path("nowhere"))
     assert "--source" in (caught.value.hint or "")
-    assert caught.value.location == PLACE
+    assert caught.value.location == LOCATION
 
 
 def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One variable names the source of either, so the wrong kind counts as none."""
+    """One variable names either source, so a source of the wrong kind is ignored."""
     monkeypatch.setattr("benchmarks.data._generator", lambda: "tpchgen-cli")
     file = tmp_path / "crimes.parquet"
     file.write_text("")
@@ -199,8 +199,8 @@ def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.Mon
         requests_of([spec("crimes")], scale=1, seed=1, source=tmp_path)
 
 
-Made = Callable[[int], pa.Table]
-MADE: dict[str, Made] = {
+MakeLinks = Callable[[int], pa.Table]
+LINK_MAKERS: dict[str, MakeLinks] = {
     "grid": partial(grid_links, 130),
     "chain": partial(chain_links, 50),
     "forest": partial(forest_links, 95, 10),
@@ -222,46 +222,46 @@ def pairs_of(table: pa.Table) -> list[tuple[int, int]]:
     return list(zip(table["src"].to_pylist(), table["dst"].to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_no_link_twice_and_the_same_again(made: Made) -> None:
-    table = made(3)
+@pytest.mark.parametrize("make_links", LINK_MAKERS.values(), ids=LINK_MAKERS)
+def test_links_are_unique_and_deterministic(make_links: MakeLinks) -> None:
+    table = make_links(3)
     pairs = pairs_of(table)
     assert len({*pairs}) == len(pairs) > 40
     assert all(src != dst for src, dst in pairs)
     assert min(map(min, pairs)) >= 0
     assert table["id"].to_pylist() == list(range(len(pairs)))
     assert min(table["cost"].to_pylist()) >= 1
-    assert table.equals(made(3))
-    assert not table.equals(made(4))
+    assert table.equals(make_links(3))
+    assert not table.equals(make_links(4))
 
 
-def test_communities_are_dense_inside_and_all_of_them_are_found() -> None:
+def test_communities_are_dense_and_connected() -> None:
     pairs = pairs_of(community_links(10_000, 1000, 1))
     assert len(pairs) == 10_000
-    apart = [(a, b) for a, b in pairs if a // COMMUNITY_NODES != b // COMMUNITY_NODES]
-    # A ring of ten, and one link in five hundred.
-    assert len(apart) == 10 + 20
+    across = [(a, b) for a, b in pairs if a // COMMUNITY_NODES != b // COMMUNITY_NODES]
+    # A ring of ten, and one in five hundred links.
+    assert len(across) == 10 + 20
     assert {a // COMMUNITY_NODES for a, b in pairs} == {*range(10)}
-    # Of few links all but one from one to another are the ring.
+    # With few links, all but one between communities form the ring.
     for links in (10_000, 400):
         between = {
             (a // COMMUNITY_NODES, b // COMMUNITY_NODES)
             for a, b in pairs_of(community_links(links, 1000, 1))
         }
-        assert {(one, (one + 1) % 10) for one in range(10)} <= between
+        assert {(community, (community + 1) % 10) for community in range(10)} <= between
 
 
-def test_whoever_is_first_in_a_circle_knows_all_of_it() -> None:
+def test_the_first_of_a_circle_knows_all_others() -> None:
     pairs = {*pairs_of(circle_links(8000, 1200, 1))}
     assert len(pairs) == 8000
     assert {(dst, src) for src, dst in pairs} == pairs
-    # Shares as 1, 0.71 and 0.58 of 1,200: circles begin at these numbers.
+    # 1,200 in shares of 1, 0.71 and 0.58: circles begin at these numbers.
     starts = (0, 526, 897)
     circle = np.searchsorted(starts, np.arange(1200), side="right") - 1
     assert all((starts[circle[node]], node) in pairs for node in range(1200) if node not in starts)
-    apart = [(a, b) for a, b in pairs if circle[a] != circle[b]]
-    # A ring of three, and one link in five hundred.
-    assert len(apart) == 6 + 16
+    across = [(a, b) for a, b in pairs if circle[a] != circle[b]]
+    # A ring of three, and one in five hundred links.
+    assert len(across) == 6 + 16
     assert reached_from(5, [*pairs]) == {*range(1200)}
 
 
@@ -273,7 +273,7 @@ def reached_from(start: int, pairs: list[tuple[int, int]]) -> set[int]:
 
 
 @pytest.mark.parametrize(("links", "nodes"), [(400, 100), (200, 100), (800, 200), (100, 25)])
-def test_routers_are_connected_and_as_dense_as_asked(links: int, nodes: int) -> None:
+def test_routers_are_connected_and_dense(links: int, nodes: int) -> None:
     table = transit_stub_links(links, nodes, 2)
     pairs = pairs_of(table)
     assert len(pairs) == links
@@ -285,21 +285,23 @@ def test_routers_are_connected_and_as_dense_as_asked(links: int, nodes: int) -> 
         ends = (src < transits) + (dst < transits)
         assert cost == costs[dst, src] == {2: 50, 1: 10, 0: 2}[ends]
         if ends == 0:
-            assert (src - transits) // 8 == (dst - transits) // 8, "stubs know no other stub"
+            assert (src - transits) // 8 == (dst - transits) // 8, (
+                "stubs have no links to other stubs"
+            )
 
 
-def places_of(sensor: dict[str, list[int]]) -> dict[int, tuple[int, int]]:
+def positions_of(sensor: dict[str, list[int]]) -> dict[int, tuple[int, int]]:
     return dict(zip(sensor["id"], zip(sensor["x"], sensor["y"], strict=True), strict=True))
 
 
 @pytest.mark.parametrize("sensors", [36, 100, 110, 400])
-def test_near_are_those_below_twenty_metres(sensors: int) -> None:
+def test_sensors_within_20_metres_are_near(sensors: int) -> None:
     tables = {name: table.to_pydict() for name, table in sensor_tables(sensors, 1).items()}
-    at = places_of(tables["sensor"])
-    assert len(at) == {36: 36, 100: 100, 110: 100, 400: 400}[sensors]
+    positions = positions_of(tables["sensor"])
+    assert len(positions) == {36: 36, 100: 100, 110: 100, 400: 400}[sensors]
     expected = {}
-    for one, (x, y) in at.items():
-        for other, (u, v) in at.items():
+    for one, (x, y) in positions.items():
+        for other, (u, v) in positions.items():
             squared = (x - u) ** 2 + (y - v) ** 2
             if one != other and squared < 2000**2:
                 expected[one, other] = round(squared**0.5)
@@ -307,7 +309,7 @@ def test_near_are_those_below_twenty_metres(sensors: int) -> None:
     result = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
     assert result == expected
     assert len(near["src"]) == len(expected)
-    assert max(map(max, at.values())) < 10_000
+    assert max(map(max, positions.values())) < 10_000
 
 
 def links_of(table: pa.Table) -> list[tuple[int, int, int]]:
@@ -331,7 +333,7 @@ def links_of(table: pa.Table) -> list[tuple[int, int, int]]:
         ("# FromNodeId\tToNodeId\n3\t1\n1\t 2\n", [(2, 0, 1), (0, 1, 1)]),
     ],
 )
-def test_text(text: str, expected: list[tuple[int, int, int]], tmp_path: Path) -> None:
+def test_lists_of_links(text: str, expected: list[tuple[int, int, int]], tmp_path: Path) -> None:
     file = tmp_path / "links.txt"
     file.write_text(text, encoding="utf-8")
     table = listed_links(file)
@@ -341,7 +343,7 @@ def test_text(text: str, expected: list[tuple[int, int, int]], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "no line with a link"),
         ("# 1 2\n", "no line with a link"),
@@ -355,10 +357,10 @@ def test_text(text: str, expected: list[tuple[int, int, int]], tmp_path: Path) -
         ("1 2 99999999999999999999\n", "not a number above 0"),
     ],
 )
-def test_what_is_no_list(text: str, says: str, tmp_path: Path) -> None:
+def test_invalid_lists_are_refused(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "links.txt"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         listed_links(file)
 
 
@@ -378,7 +380,7 @@ def mean_span(parts: list[pa.Table], name: str) -> float:
     return float(np.mean([span["max"] - span["min"] for span in spans]))
 
 
-def test_each_order_places_rows_as_it_says() -> None:
+def test_orders_of_rows() -> None:
     starts = [part["a"][0].as_py() for part in files(Order.SORTED)]
     assert all(low < high for low, high in pairwise(starts))
     span = {order: mean_span(files(order), "a") for order in Order}
@@ -391,7 +393,7 @@ def test_each_order_places_rows_as_it_says() -> None:
 @pytest.fixture
 def ctx(tmp_path: Path) -> Iterator[Context]:
     for table, rows in (("t", 1000), ("u", 30)):
-        # Some rows are twice there, and are rows of their own.
+        # Some rows occur twice, and count as two.
         ids = [number // 2 for number in range(rows)]
         create_table(str(tmp_path / table), pa.table({"id": pa.array(ids, pa.int64())}))
     (tmp_path / "w.yaml").write_text(
@@ -401,35 +403,35 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
         yield ctx
 
 
-def held(ctx: Context, table: str) -> Counter[int]:
+def stored_ids(ctx: Context, table: str) -> Counter[int]:
     ctx.tables.advance(table)
     return Counter(read_rows(ctx.tables.snapshot(table), ["id"]).column(0).to_pylist())
 
 
 @pytest.mark.slow
-def test_what_is_held_back_comes_back_row_by_row(ctx: Context) -> None:
-    whole = {table: held(ctx, table) for table in ("t", "u")}
+def test_rows_held_back_are_inserted_later(ctx: Context) -> None:
+    original = {table: stored_ids(ctx, table) for table in ("t", "u")}
     changes = hold_back(ctx, dict.fromkeys(("t", "u"), (0.2, 0.02, 0.001)), 0.0, seed=1)
     assert [len(change["t"].comes) for change in changes] == [200, 20, 1]
-    # At least a row comes of every table.
+    # At least one row is inserted into every table.
     assert [len(change["u"].comes) for change in changes] == [6, 1, 1]
-    assert held(ctx, "t").total() == 779
+    assert stored_ids(ctx, "t").total() == 779
     rows = [commit(ctx, change) for change in changes]
     assert rows == [206, 21, 2]
-    assert {table: held(ctx, table) for table in ("t", "u")} == whole
+    assert {table: stored_ids(ctx, table) for table in ("t", "u")} == original
 
 
-def test_deletions_take_back_rows_that_were_there(ctx: Context) -> None:
-    whole = held(ctx, "t")
+def test_deletions_remove_original_rows(ctx: Context) -> None:
+    original = stored_ids(ctx, "t")
     (change,) = hold_back(ctx, {"t": (0.1,)}, 0.25, seed=1)
-    before = held(ctx, "t")
+    before = stored_ids(ctx, "t")
     assert before.total() == 925
     assert (len(change["t"].comes), change["t"].goes) == (75, 25)
     assert commit(ctx, change) == 100
-    after = held(ctx, "t")
-    gone = whole - after
-    # What went were rows of the table, and is not among what came.
-    assert (after.total(), gone.total()) == (975, 25)
-    assert not after - whole
-    came = Counter(change["t"].comes.column(0).to_pylist())
-    assert came + gone == whole - (before - gone)
+    after = stored_ids(ctx, "t")
+    deleted = original - after
+    # Deleted rows were in the table, and are not among the inserted ones.
+    assert (after.total(), deleted.total()) == (975, 25)
+    assert not after - original
+    inserted = Counter(change["t"].comes.column(0).to_pylist())
+    assert inserted + deleted == original - (before - deleted)

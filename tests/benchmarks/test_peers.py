@@ -1,4 +1,4 @@
-"""Every scheme of peers has the right rows after every step; the example of the paper's figures."""
+"""All schemes of peers have the right rows after every step; the example of the paper's figures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.random_cases import random_cases
 COST, HOPS = 2, 3
 
 
-def drawn_program(kind: str, rng: random.Random) -> tuple[Program, Callable[[], Fact]]:
-    """A program of that kind over a few nodes, and a function that draws its facts."""
+def random_program(kind: str, rng: random.Random) -> tuple[Program, Callable[[], Fact]]:
+    """Return a program of that kind over a few nodes, and a function that draws its facts."""
     nodes = range(rng.choice((3, 5, 7)))
 
     def node() -> int:
@@ -49,21 +49,21 @@ def simulations(program: Program, rng: random.Random) -> dict[Scheme, Simulation
 
 @pytest.mark.parametrize("kind", KINDS)
 @random_cases(fast=2, check=6, total=120)
-def test_every_scheme_has_the_answer_of_its_facts_after_every_step(kind: str, cases: range) -> None:
+def test_all_schemes_are_right_after_every_step(kind: str, cases: range) -> None:
     for trial in cases:
         rng = random.Random(f"{kind} {trial}")
-        program, drawn = drawn_program(kind, rng)
+        program, draw_fact = random_program(kind, rng)
         schemes = simulations(program, rng)
         facts: set[Fact] = set()
         for step in range(10):
-            go = rng.sample(sorted(facts), min(len(facts), rng.choice((0, 1, 1, 2, 4))))
-            come = [drawn() for _ in range(rng.choice((0, 1, 1, 3, 6)))]
-            # What goes may come back at once, and then it is another one.
-            come += go[:1] if rng.random() < 0.3 else []
-            facts = (facts - {*go}) | {*come}
+            deleted = rng.sample(sorted(facts), min(len(facts), rng.choice((0, 1, 1, 2, 4))))
+            inserted = [draw_fact() for _ in range(rng.choice((0, 1, 1, 3, 6)))]
+            # A deleted fact may be inserted again in the same step, as a new one.
+            inserted += deleted[:1] if rng.random() < 0.3 else []
+            facts = (facts - {*deleted}) | {*inserted}
             expected = answer_of(program, facts)
             for scheme, simulation in schemes.items():
-                simulation.step(come, go)
+                simulation.step(inserted, deleted)
                 assert simulation.facts == facts
                 assert simulation.answer() == expected, (trial, step, scheme)
 
@@ -88,10 +88,10 @@ def test_answers_of_examples(program: Program, facts: list[Fact], answer: set[Ro
 
 
 @pytest.mark.parametrize("scheme", [s for s in Scheme if s is not Scheme.DRED])
-def test_what_is_deleted_leaves_no_provenance(scheme: Scheme) -> None:
+def test_deletions_leave_no_provenance(scheme: Scheme) -> None:
     rng = random.Random(str(scheme))
     links = sorted({(rng.randrange(6), rng.randrange(6)) for _ in range(14)})
-    program, _ = drawn_program("reach", rng)
+    program, _ = random_program("reach", rng)
     simulation = Simulation(program, scheme, 3, seed=2)
     simulation.step(links)
     assert simulation.provenance_bytes() > 0 < simulation.state_bytes()
@@ -101,26 +101,26 @@ def test_what_is_deleted_leaves_no_provenance(scheme: Scheme) -> None:
 
 
 @pytest.mark.parametrize("scheme", [Scheme.ABSORPTION_EAGER, Scheme.ABSORPTION_LAZY])
-def test_diagrams_nobody_holds_make_room(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What somebody holds, or is on its way, stays what it is."""
+def test_unused_diagrams_are_freed(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Diagrams in use, or in messages, do not change."""
     rng = random.Random(3)
     links = sorted({(rng.randrange(6), rng.randrange(6)) for _ in range(14)})
-    program, _ = drawn_program("reach", rng)
+    program, _ = random_program("reach", rng)
     limits = Limits(nodes=300)
 
-    def ran() -> None:
+    def run_steps() -> None:
         simulation = Simulation(program, scheme, 5, window=2, limits=limits, seed=4)
         for turn in range(12):
-            gone = links[turn % 5 :: 5]
+            deleted = links[turn % 5 :: 5]
             simulation.step(links)
             assert simulation.answer() == answer_of(program, links)
-            simulation.step((), gone)
-            assert simulation.answer() == answer_of(program, {*links} - {*gone})
+            simulation.step((), deleted)
+            assert simulation.answer() == answer_of(program, {*links} - {*deleted})
 
     with pytest.raises(CutOff, match="nodes"):
-        ran()
+        run_steps()
     monkeypatch.setattr("benchmarks.peers.simulation._FREE_EVERY", 1)
-    ran()
+    run_steps()
 
 
 A, B, C = 0, 1, 2
@@ -136,8 +136,8 @@ def test_sixteen_tuples_cross(scheme: Scheme) -> None:
     assert simulation.rows() == ALL
 
 
-def test_provenance_is_that_of_figure_2() -> None:
-    """Its last step, as diagrams drawn by hand, of 12 bytes a node."""
+def test_provenance_matches_figure_2() -> None:
+    """Its last step, as hand-drawn diagrams, with 12 bytes per node."""
     simulation = Simulation(Reach(), Scheme.ABSORPTION_EAGER, 3)
     simulation.step(LINKS)
     one_of_each = {"AA": 3, "AB": 1, "AC": 2, "BA": 2, "BC": 1, "CA": 1}
@@ -155,7 +155,7 @@ def test_provenance_is_that_of_figure_2() -> None:
         *((scheme, 3, 6) for scheme in (Scheme.RELATIVE_LAZY, Scheme.ABSORPTION_LAZY)),
     ],
 )
-def test_a_deleted_link_that_nothing_hangs_on(scheme: Scheme, least: int, most: int) -> None:
+def test_deleting_a_redundant_link(scheme: Scheme, least: int, most: int) -> None:
     simulation = Simulation(Reach(), scheme, 3)
     simulation.step(LINKS)
     cost = simulation.step((), [(C, B)])
@@ -167,14 +167,14 @@ def test_deleting_and_deriving_again(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[Kind] = []
     send = Network.send
 
-    def noted(self: Network, source: int, target: int, message, carried: int = 0) -> None:  # type: ignore[no-untyped-def]
+    def recorded(self: Network, source: int, target: int, message, carried: int = 0) -> None:  # type: ignore[no-untyped-def]
         if source != target:
             kinds.append(message.kind)
         send(self, source, target, message, carried)
 
     simulation = Simulation(Reach(), Scheme.DRED, 3)
     simulation.step(LINKS)
-    monkeypatch.setattr(Network, "send", noted)
+    monkeypatch.setattr(Network, "send", recorded)
     simulation.step((), [(C, B)])
     assert [kinds.count(kind) for kind in (Kind.FACT_GONE, Kind.ROW_LOST, Kind.ROW)] == [1, 12, 9]
     assert len(kinds) == 22

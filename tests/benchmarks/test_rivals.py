@@ -1,5 +1,5 @@
-"""The comparisons with other systems: a wrong result ends a run, and what impctl is held to is
-right on small tables."""
+"""Comparisons with other systems: wrong results end a run, and impctl's expected results are right
+on small tables."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ SMALL = Pairs(rows=600, partners=20)
 
 
 def lazy(*words: str) -> Peer:
-    """A peer that claims to have whatever result is expected, or a wrong one if told so."""
+    """Start a peer that claims to have the expected result, or with `wrong` returns another."""
     return Peer([sys.executable, str(Path(__file__).with_name("lazy_peer.py")), *words], {})
 
 
-def test_a_missing_rival_is_reported_with_how_to_install_it(
+def test_a_missing_rival_has_an_installation_hint(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capsys
 ) -> None:
     def no_java(_: object) -> None:
@@ -67,7 +67,7 @@ def test_a_missing_rival_is_reported_with_how_to_install_it(
 
 
 def joined(tables: dict[str, pa.Table]) -> Counter[int]:
-    """The sums of a join, pair by pair."""
+    """The sums of a join, computed pair by pair."""
     result: Counter[int] = Counter()
     for key, number in zip(*(tables["s"].column(c).to_pylist() for c in "ab"), strict=True):
         for other in tables["r"].column("a").to_pylist():
@@ -81,7 +81,7 @@ def joined(tables: dict[str, pa.Table]) -> Counter[int]:
 def test_result_and_sketches_follow_insertions_and_deletions(keeps: bool) -> None:
     tables, steps = SMALL.tables(), SMALL.steps(50)
     tree = Tree(SMALL, tables, keeps=keeps)
-    seen = set()
+    sizes = set()
     for _ in range(4):
         step = next(steps)
         tree.step(step)
@@ -91,9 +91,9 @@ def test_result_and_sketches_follow_insertions_and_deletions(keeps: bool) -> Non
         groups = {key: total for key, total in totals.items() if total > SMALL.least}
         assert SMALL.groups(tables) == groups
         assert tree.is_right(tables)
-        seen.add(len(groups))
+        sizes.add(len(groups))
         assert 0 < len(groups) < len(totals)
-    assert len(seen) > 1
+    assert len(sizes) > 1
 
 
 def test_a_peer_gets_every_row_and_reports_its_times() -> None:
@@ -111,21 +111,21 @@ def test_a_peer_gets_every_row_and_reports_its_times() -> None:
 
 @pytest.mark.slow
 def test_only_steps_after_the_warm_up_count(capsys: Capsys) -> None:
-    taken: list[int] = []
+    step_calls: list[int] = []
 
     def slow_at_first(_: int) -> Peer:
         peer = lazy()
-        usual = peer.step
+        original_step = peer.step
 
         def step(*changes: Any) -> Taken:
-            taken.append(1)
-            return Taken(9e9, 9e9) if len(taken) < 6 else usual(*changes)
+            step_calls.append(1)
+            return Taken(9e9, 9e9) if len(step_calls) < 6 else original_step(*changes)
 
         peer.step = step  # type: ignore[method-assign]
         return peer
 
     result = compared(SMALL, Turns(warm=4, timed=3, changed=50), slow_at_first, keeps=True)
-    assert len(taken) == 1 + 4 + 3
+    assert len(step_calls) == 1 + 4 + 3
     assert (result.rival_cpu_ms, result.rival_wall_ms, result.rest_ms) == (50.0, 100.0, 0.5)
     assert result.ratio == result.rival_cpu_ms / result.tree_ms
     assert "'lazy': '1'" in capsys.readouterr().out
@@ -141,38 +141,38 @@ def test_a_wrong_result_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: Ca
     assert "rival: 1 groups are wrong, as [(1, 2)]" in capsys.readouterr().out
 
     monkeypatch.setattr(Tree, "_kept", lambda *_: {})
-    own = partial(compared, SMALL, few, lambda _: lazy(), keeps=True)
+    ours = partial(compared, SMALL, few, lambda _: lazy(), keeps=True)
     with pytest.raises(DifferentAnswersError):
-        own()
-    assert report(2.0, [("own", own, True)]) == 1
+        ours()
+    assert report(2.0, [("own", ours, True)]) == 1
 
 
-def test_a_missed_goal_is_reported_and_is_no_failure(capsys: Capsys) -> None:
+def test_a_missed_goal_is_reported_but_no_failure(capsys: Capsys) -> None:
     result = Compared(tree_ms=2.0, rival_cpu_ms=3.0, rival_wall_ms=4.0, rest_ms=0.0)
     cells = [("a", lambda: result, True), ("b", lambda: result, False)]
     assert report(2.0, cells) == 0
-    one, other = capsys.readouterr().out.splitlines()
-    assert one.endswith("1.5 times; the goal of 2 is missed")
-    assert other.endswith("1.5 times")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("1.5 times; the goal of 2 is missed")
+    assert second.endswith("1.5 times")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the state of query")
-def test_stored_sketches_equal_those_of_numpy_and_duckdb(tmp_path: Path) -> None:
+def test_stored_sketches_match_numpy_and_duckdb(tmp_path: Path) -> None:
     tables = OnDisk.written(tmp_path, 10_000, 20)
-    seen = set()
-    asked: list[Wall] = []
+    distinct = set()
+    times: list[Wall] = []
     with impctl.open(tables.workload) as opened, duckdb.connect() as connection:
         opened.capture()
         for _ in range(4):
             tables.change(200)
-            maintained(opened, asked)
-            wanted = tables.sketches()
-            assert tables.stored() == wanted
-            for place in ("memory", "files"):
-                assert recompute_in_duckdb._anew(connection, tables, place, asked) == wanted
-            seen.add(wanted["r"])
-            assert all(0 < len(ranges) < 5_000 for ranges in wanted.values())
-    assert len(asked) == 12
-    assert len(seen) > 1
+            maintained(opened, times)
+            expected = tables.sketches()
+            assert tables.stored() == expected
+            for source in ("memory", "files"):
+                assert recompute_in_duckdb._anew(connection, tables, source, times) == expected
+            distinct.add(expected["r"])
+            assert all(0 < len(ranges) < 5_000 for ranges in expected.values())
+    assert len(times) == 12
+    assert len(distinct) > 1
     assert len(tables.now()["s"]) == 10_000

@@ -1,4 +1,4 @@
-"""Every measure once, over small tables, and the suite `smoke` against its committed baseline."""
+"""Every measure once, over small tables; the suite `smoke` against its committed baseline."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ PROCESSES = """\
 
 
 ELSEWHERE = {"capture", "query", "ways", "processes"}
-"""Measures of workloads, which have tests of their own, and one that takes long."""
+"""Measures of workloads, which have separate tests, and one that takes long."""
 
 
 def run(folder: Path, text: str, *words: str) -> None:
@@ -104,7 +104,7 @@ def run(folder: Path, text: str, *words: str) -> None:
 
 @pytest.mark.spark
 def test_every_measure(tmp_path: Path, spark: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark captures and answers where the measures ask it to, as when users run them."""
+    """Spark captures and answers where the measures request it, as for users."""
     monkeypatch.delenv("IMPCTL_BY")
     monkeypatch.setattr(measuring, "yardstick", lambda folder: 1.0)
     run(tmp_path, SUITE)
@@ -125,17 +125,17 @@ def test_the_suites_are_listed(capsys: Capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"), [([], "A suite is required"), (["no-suite"], "no-suite")]
 )
-def test_a_suite_must_be_given_and_exist(capsys: Capsys, words: list[str], message: str) -> None:
+def test_a_suite_is_required_and_must_exist(capsys: Capsys, words: list[str], message: str) -> None:
     assert main(words) == 2
     assert message in capsys.readouterr().err
 
 
-# A busy machine may take several times as long as a quiet one; what is asked for is ratios.
+# A busy machine may take several times as long as an idle one; only ratios are checked.
 @pytest.mark.timeout(1200)
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.spark
-def test_no_ratio_fell_far(tmp_path: Path, spark: object) -> None:
+def test_no_ratio_is_much_lower(tmp_path: Path, spark: object) -> None:
     out = tmp_path / "smoke.json"
     assert main(["smoke", "--data", str(tmp_path / "data"), "--out", str(out), "--quiet"]) == 0
     record = record_from_json(out.read_text(encoding="utf-8"), str(out))
@@ -144,41 +144,41 @@ def test_no_ratio_fell_far(tmp_path: Path, spark: object) -> None:
 
 def record(*ratios: float, noise: float = 0.0) -> Record:
     cells = tuple(
-        Cell("f", {"query": at}, {"a_ratio": Metric.of([ratio]), "a_ms": Metric.of([5.0])})
-        for at, ratio in enumerate(ratios)
+        Cell("f", {"query": i}, {"a_ratio": Metric.of([ratio]), "a_ms": Metric.of([5.0])})
+        for i, ratio in enumerate(ratios)
     )
     return small_record(*cells, noise=noise)
 
 
-def test_the_baseline_is_the_median_of_ratios_and_comes_back(tmp_path: Path) -> None:
+def test_the_baseline_is_the_median_and_round_trips(tmp_path: Path) -> None:
     ratios = ratios_of([record(10.04, 2), record(30, 2), record(12.6, 2)])
     assert [(each.metric, each.ratio) for each in ratios] == [("a_ratio", 13.0), ("a_ratio", 2.0)]
     write_baseline(tmp_path / "b.json", ratios)
     assert read_baseline(tmp_path / "b.json") == ratios
 
 
-def test_only_a_fall_beyond_noise_and_factor_counts() -> None:
-    usual = ratios_of([record(30.0)])
-    assert falls(record(30.0), usual) == ()
-    assert falls(record(300.0), usual) == ()
-    assert falls(record(30.0 / FACTOR), usual) == ()
-    assert falls(record(11.0, noise=0.2), usual) == ()
-    (told,) = falls(record(11.0), usual)
-    assert told == "a_ratio of figure `f` (query 0) is 11, below 12; usual is 30"
+def test_falls_within_noise_or_factor_are_ignored() -> None:
+    baseline = ratios_of([record(30.0)])
+    assert falls(record(30.0), baseline) == ()
+    assert falls(record(300.0), baseline) == ()
+    assert falls(record(30.0 / FACTOR), baseline) == ()
+    assert falls(record(11.0, noise=0.2), baseline) == ()
+    (message,) = falls(record(11.0), baseline)
+    assert message == "a_ratio of figure `f` (query 0) is 11, below 12; usual is 30"
 
 
-def test_the_median_counts_not_what_the_luckiest_runs_allow() -> None:
-    usual = ratios_of([record(30.0)])
+def test_falls_are_judged_by_the_median() -> None:
+    baseline = ratios_of([record(30.0)])
 
     def runs(*ratios: float) -> Record:
         cell = Cell("f", {"query": 0}, {"a_ratio": Metric.of(ratios)})
         return replace(record(), cells=(cell,))
 
-    assert falls(runs(2.0, 16.0, 28.0), usual) == ()
-    assert len(falls(runs(1.0, 2.0, 28.0), usual)) == 1
+    assert falls(runs(2.0, 16.0, 28.0), baseline) == ()
+    assert len(falls(runs(1.0, 2.0, 28.0), baseline)) == 1
     assert ratios_of([runs(20.0, 30.0, 90.0)])[0].ratio == 30.0
 
 
-def test_a_cell_that_is_missing_is_told() -> None:
-    (told,) = falls(record(), ratios_of([record(30.0)]))
-    assert told == "a_ratio of figure `f` (query 0) was not measured"
+def test_missing_cells_are_reported() -> None:
+    (message,) = falls(record(), ratios_of([record(30.0)]))
+    assert message == "a_ratio of figure `f` (query 0) was not measured"

@@ -1,5 +1,5 @@
-"""Suite files: what comes out, that everything wrong is reported at once with its place, and what
-the fingerprint of a case depends on."""
+"""Suite files: what they contain, errors with their positions, all reported at once, and what the
+fingerprint of a case depends on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load(tmp_path: Path) -> Load:
     return load_text
 
 
-def test_the_whole_of_it(load: Load, tmp_path: Path) -> None:
+def test_a_full_suite(load: Load, tmp_path: Path) -> None:
     suite = load(SUITE)
     assert (suite.name, suite.title, suite.seed) == ("s", "A small one", 1)
     assert (suite.scale, suite.repeat) == (0.5, 5)
@@ -72,9 +72,11 @@ def test_the_whole_of_it(load: Load, tmp_path: Path) -> None:
     assert cases == [("q", {"query": "q"}), ("r", {"query": "r"})]
 
 
-def test_what_holds_at_full_size_only(load: Load) -> None:
-    wide = "    full: {with: {changes: 9}, cases: [{query: r, groups: 7}]}\n    chart: {x: changes"
-    suite = load(SUITE.replace("    chart: {x: changes", wide))
+def test_full_size_settings(load: Load) -> None:
+    with_full = (
+        "    full: {with: {changes: 9}, cases: [{query: r, groups: 7}]}\n    chart: {x: changes"
+    )
+    suite = load(SUITE.replace("    chart: {x: changes", with_full))
     assert suite.figures_at(0.99) is suite.figures
     full = suite.figures_at(1)[0]
     assert full.options == {"changes": 9, "kind": "both", "deep": True}
@@ -99,17 +101,19 @@ def test_what_holds_at_full_size_only(load: Load) -> None:
         ("y: [maintain_ms]", "y: []", "19:28 `figures.first.chart.y` is empty"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_place(load: Load, old: str, new: str, problem: str) -> None:
+def test_errors_have_positions(load: Load, old: str, new: str, problem: str) -> None:
     assert old in SUITE
     with pytest.raises(WorkloadError) as caught:
         load(SUITE.replace(old, new, 1))
-    places = [(problem.location, problem.message) for problem in caught.value.problems]
-    told = [f"{place.line}:{place.column} {message}" for place, message in places if place]
-    assert any(text.startswith(problem) for text in told), told
+    problems = [(problem.location, problem.message) for problem in caught.value.problems]
+    reported = [
+        f"{location.line}:{location.column} {message}" for location, message in problems if location
+    ]
+    assert any(text.startswith(problem) for text in reported), reported
     assert all(result.hint for result in caught.value.problems)
 
 
-def test_everything_wrong_is_told_in_one_pass(load: Load) -> None:
+def test_all_errors_are_reported_at_once(load: Load) -> None:
     text = SUITE.replace("scale: 0.5", "scale: 0").replace("measure: query", "measure: guess")
     with pytest.raises(WorkloadError) as caught:
         load(text.replace("rows: 1000", "rows: 0"))
@@ -138,7 +142,7 @@ def write(folder: Path, text: str = PLANNED) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", suite_files().values(), ids=suite_files())
-def test_every_suite_is_right_at_its_own_scale_and_at_full_size(path: Path) -> None:
+def test_every_suite_is_valid_at_both_scales(path: Path) -> None:
     suite = checked_suite(path, SilentReporter())
     assert suite.name == path.stem
     assert all(spec.figure.title for spec in suite.figures)
@@ -150,7 +154,7 @@ def test_an_unknown_name_is_reported_with_a_suggestion() -> None:
     assert (caught.value.code, caught.value.hint) == ("suite_unknown", "did you mean `micro`?")
 
 
-def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:
+def test_only_data_of_the_selected_figures_is_needed(tmp_path: Path) -> None:
     figures = MeasureRequest(only=("one",), repeat=2)
     request = SuiteRequest(write(tmp_path), scale=0.1, folder=tmp_path, figures=figures)
     with planned_suite(request, SilentReporter()) as planned:
@@ -189,7 +193,7 @@ def test_bad_requests(
         ("kind: both", "shares: x", "must be numbers of at least 0"),
     ],
 )
-def test_wrong_options_are_told_by_place(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_wrong_options_have_positions(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = PLANNED.replace(old, new).replace("query, cases", "query, with: {x: 1}, cases")
     with pytest.raises(WorkloadError) as caught:
         checked_suite(Path(write(tmp_path, text)), SilentReporter())
@@ -209,7 +213,7 @@ def test_wrong_options_are_told_by_place(tmp_path: Path, old: str, new: str, mes
         ("x: at, ", "x: at, series: [kind], ", "no label of its cells: `kind`", "the labels: `at`"),
     ],
 )
-def test_a_chart_of_no_cell_is_refused(
+def test_a_chart_without_cells_is_refused(
     tmp_path: Path, old: str, new: str, message: str, hint: str
 ) -> None:
     with pytest.raises(WorkloadError) as caught:
@@ -275,7 +279,7 @@ figures:
 """
 
 
-def mark_of(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) -> str:
+def fingerprint_of(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) -> str:
     path = folder / "own.yaml"
     assert old in PRINTED
     path.write_text(PRINTED.replace(old, new) if old else PRINTED)
@@ -295,13 +299,13 @@ def mark_of(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) -> s
         ("sketch: {t: a}", "sketch: {t: a}, join: index"),
         ("a: {ranges: 10}", "a: {ranges: 11}"),
         ("points: 2", "points: 4"),
-        # The label of this name counts up to the option.
+        # The label of this name counts up to this option.
         ("updates: 100", "updates: 200"),
         ("groups: 5}\n  u:", "groups: 6}\n  u:"),
     ],
 )
-def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
-    assert mark_of(tmp_path, old, new) != mark_of(tmp_path)
+def test_fingerprints_cover_the_case(tmp_path: Path, old: str, new: str) -> None:
+    assert fingerprint_of(tmp_path, old, new) != fingerprint_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -310,11 +314,11 @@ def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
         ("title: One", "title: Another"),
         ("SELECT a FROM u", "SELECT b FROM u"),
         ("b: {ranges: 10}", "b: {ranges: 11}"),
-        # Each cell has its pattern among its labels.
+        # The pattern is a label of each cell.
         ("[minimal, random]", "[minimal, random, '2:1']"),
         ("u: {example: synthetic, rows: 1000", "u: {example: synthetic, rows: 5000"),
     ],
 )
-def test_what_is_told_elsewhere_does_not(tmp_path: Path, old: str, new: str) -> None:
-    assert mark_of(tmp_path, old, new) == mark_of(tmp_path)
-    assert mark_of(tmp_path, repeat=9) == mark_of(tmp_path)
+def test_fingerprints_ignore_other_settings(tmp_path: Path, old: str, new: str) -> None:
+    assert fingerprint_of(tmp_path, old, new) == fingerprint_of(tmp_path)
+    assert fingerprint_of(tmp_path, repeat=9) == fingerprint_of(tmp_path)

@@ -1,9 +1,10 @@
-"""The console blocks of a page: its commands are run in order, and print what the page shows.
+"""The console blocks of a page: its commands run in order and print what the page shows.
 
-A block of another language whose first line is `# NAME.EXT` is a file of the reader's folder, as
-soon as there is its own.
-After a message has changed, `python -m tests.docs.consoles [PAGE ...]` writes the new output into
-the pages. Times are not compared, and a page keeps its own.
+A block of another language whose first line is `# NAME.EXT` is a file in the reader's folder. It is
+written as soon as its folder exists.
+
+After changing a message, run `python -m tests.docs.consoles [PAGE ...]` to write the new output
+into the pages. Times are not compared, and a page keeps its times.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _TIME = re.compile(r"\d[\d.,]* (ms|s)\b")
 
 
 class Page(Struct, frozen=True):
-    """A page with commands; `columns` is the width of its terminal, and `is_whole` says that it
-    shows all that the commands print."""
+    """A page with commands; `columns` is the width of its terminal, and `is_whole` means that it
+    shows all output of the commands."""
 
     name: str
     columns: int = 100
@@ -57,11 +58,11 @@ PAGES = (
         )
     ),
 )
-"""Pages whose commands need neither Spark nor data from elsewhere."""
+"""Pages whose commands need neither Spark nor external data."""
 
 
 class Shown(Struct, frozen=True):
-    """A command of a page with the lines below it, and what it printed now."""
+    """A command of a page with the lines below it, and its actual output."""
 
     command: str
     output: str
@@ -72,7 +73,7 @@ class Shown(Struct, frozen=True):
     @property
     def is_true(self) -> bool:
         fails = "error:" in self.output
-        shown, printed = timeless(self.output), timeless(self.printed)
+        shown, printed = without_times(self.output), without_times(self.printed)
         is_shown = shown == printed if self.is_whole else shown <= printed
         return fails == (self.exit_code != 0) and is_shown
 
@@ -82,7 +83,7 @@ def run(page: Page, folder: Path) -> list[Shown]:
     text = page.path.read_text(encoding="utf-8")
     shutil.copytree(ROOT / "workloads", folder / "workloads")
     files = [(folder / name, content) for content, name in _FILE.findall(text)]
-    # A reader does not set what other tests set.
+    # Readers do not have the settings of other tests.
     environment = {name: value for name, value in os.environ.items() if "IMPCTL_" not in name}
     environment |= {"COLUMNS": str(page.columns)}
     if page.needs_crimes:
@@ -95,21 +96,21 @@ def run(page: Page, folder: Path) -> list[Shown]:
                 path.write_text(content, encoding="utf-8")
                 files.remove((path, content))
             with chdir(folder), mock.patch.dict(os.environ, environment, clear=True):
-                done = _run(*shlex.split(command, comments=True))
-            printed = f"{done.stdout}\n{done.stderr}"
-            result.append(Shown(command, output, printed, done.returncode, page.is_whole))
+                completed = _run(*shlex.split(command, comments=True))
+            printed = f"{completed.stdout}\n{completed.stderr}"
+            result.append(Shown(command, output, printed, completed.returncode, page.is_whole))
     return result
 
 
 def _run(program: str, *words: str) -> Spoken:
-    """impctl in this process, which saves starting one for each command."""
+    """Run impctl in this process, which avoids starting one for each command."""
     assert program in ("impctl", "python"), program
     return called(*words) if program == "impctl" else spoken(sys.executable, *words)
 
 
-def timeless(text: str) -> Counter[str]:
-    """The lines, in no order, since a terminal mixes stdout and stderr; without times and blank
-    lines."""
+def without_times(text: str) -> Counter[str]:
+    """Count the lines without times and blank lines. Their order is ignored, because a terminal
+    mixes stdout and stderr."""
     lines = (line.rstrip() for line in _TIME.sub("T", text).splitlines())
     return Counter(filter(None, lines))
 
@@ -119,16 +120,16 @@ def main(names: list[str]) -> None:
         if names and page.name not in names:
             continue
         text = page.path.read_text(encoding="utf-8")
-        place = 0
+        position = 0
         with tempfile.TemporaryDirectory() as folder:
             for shown in run(page, Path(folder)):
                 before = f"$ {shown.command}\n{shown.output}"
-                place = text.index(before, place)
+                position = text.index(before, position)
                 if page.is_whole and not shown.is_true:
                     after = f"$ {shown.command}\n{shown.printed}"
-                    text = text[:place] + after + text[place + len(before) :]
+                    text = text[:position] + after + text[position + len(before) :]
                     sys.stdout.write(f"{page.name}: {shown.command} ({shown.exit_code})\n")
-                place += 1
+                position += 1
         page.path.write_text(text, encoding="utf-8")
 
 

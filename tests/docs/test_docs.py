@@ -1,4 +1,4 @@
-"""Every command, option, variable, code and field is documented, truly, and in plain words."""
+"""Every command, option, variable, code and field is documented, correctly and in plain words."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_reference_is_current() -> None:
     assert read("cli-reference.md") == reference_text(), "run `make docs`"
 
 
-def test_every_command_and_option_has_its_place_and_words() -> None:
+def test_every_command_and_option_is_documented() -> None:
     reference = read("cli-reference.md")
     parsed = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
     for command in COMMANDS:
@@ -89,17 +89,17 @@ def test_every_exit_code_is_explained() -> None:
 
 
 def error_codes() -> set[str]:
-    """Defaults of the error classes, and every code given by name anywhere in the package."""
+    """The defaults of the error classes, and every code passed by keyword in the package."""
     result = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
     for _, keyword in nodes(ast.keyword):
         if keyword.arg in ("code", "reason_code"):
-            result |= docs_texts(keyword.value)
+            result |= texts_in(keyword.value)
     for _, plain in nodes(ast.Assign):
         if any(isinstance(t, ast.Name) and t.id == "default_code" for t in plain.targets):
-            result |= docs_texts(plain.value)
+            result |= texts_in(plain.value)
     for _, typed in nodes(ast.AnnAssign):
         if isinstance(typed.target, ast.Name) and typed.target.id == "default_code" and typed.value:
-            result |= docs_texts(typed.value)
+            result |= texts_in(typed.value)
     return result
 
 
@@ -107,7 +107,7 @@ def is_error(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, errors.ImpctlError)
 
 
-def docs_texts(node: ast.expr) -> set[str]:
+def texts_in(node: ast.expr) -> set[str]:
     return {
         part.value
         for part in ast.walk(node)
@@ -115,44 +115,44 @@ def docs_texts(node: ast.expr) -> set[str]:
     }
 
 
-def test_every_error_code_has_a_line_that_says_what_to_do() -> None:
+def test_every_error_code_is_in_troubleshooting() -> None:
     documented = ROW.findall(read("troubleshooting.md"))
     assert len(documented) == len(set(documented))
     assert error_codes() - set(documented) == set()
 
 
-def test_every_error_code_stands_under_its_exit_code() -> None:
+def test_error_codes_are_listed_by_exit_code() -> None:
     sections = {
         int(text.split(":")[0]): set(ROW.findall(text))
         for text in read("troubleshooting.md").split("\n## Exit code ")[1:]
     }
     kinds = {name: kind for name, kind in vars(errors).items() if is_error(kind)}
-    given = {(kind.default_code, kind.exit_code) for kind in kinds.values()}
+    used = {(kind.default_code, kind.exit_code) for kind in kinds.values()}
     for _, call in nodes(ast.Call):
         if isinstance(call.func, ast.Name):
             exit_code = getattr(kinds.get(call.func.id), "exit_code", None)
-            codes = [docs_texts(word.value) for word in call.keywords if word.arg == "code"]
-            given |= {(code, exit_code) for result in codes for code in result if exit_code}
-    assert len(given) > 90
+            codes = [texts_in(word.value) for word in call.keywords if word.arg == "code"]
+            used |= {(code, exit_code) for result in codes for code in result if exit_code}
+    assert len(used) > 90
     page = read("troubleshooting.md")
     misplaced = [
         (code, exit_code)
-        for code, exit_code in sorted(given)
+        for code, exit_code in sorted(used)
         if code not in sections[exit_code]
         and not re.search(rf"^\| `{code}` \|.*\({exit_code} in ", page, re.MULTILINE)
     ]
     assert misplaced == []
 
 
-def test_every_code_of_the_page_exists() -> None:
-    """A code that nothing raises any more must go, or its line misleads."""
+def test_every_documented_code_exists() -> None:
+    """Remove the lines of codes that are no longer raised."""
     code = "\n".join(package_texts().values())
     documented = ROW.findall(read("troubleshooting.md"))
     assert [name for name in documented if f'"{name}"' not in code] == []
 
 
 OF_PROGRAMS = {"ArrowAnswer", "Failure", "Outcome", "QueryFiles", "TableFiles"}
-"""What a document has no fields of."""
+"""Classes that are not part of the JSON document."""
 PARTS = [
     kind
     for name, kind in vars(results).items()
@@ -161,13 +161,13 @@ PARTS = [
     and kind.__module__ == results.__name__
     and name not in OF_PROGRAMS
 ]
-"""Results, and what is listed in them."""
+"""Results and their parts."""
 ROWS: Mapping[type, str] = {
     QueryResult: "query",
     ChangesResult: "changes",
     WithoutResult: "without",
 }
-"""Results that are rows, and their examples."""
+"""Results that are rows, with the names of their examples."""
 
 
 def test_every_field_of_the_json_document_is_listed() -> None:
@@ -175,7 +175,7 @@ def test_every_field_of_the_json_document_is_listed() -> None:
     for kind in {*get_args(Result), *PARTS, TreeNodeEntry}:
         names = list(kind.__struct_fields__)
         if kind in ROWS:
-            # Rows stand in the document in place of the Arrow table.
+            # The document has rows instead of an Arrow table.
             names = list(to_json(EXAMPLES[ROWS[kind]]))  # type: ignore[arg-type]
         row = ", ".join(f"`{name}`" for name in names)
         assert f"| {row} |\n" in page, kind
@@ -183,19 +183,19 @@ def test_every_field_of_the_json_document_is_listed() -> None:
 
 def test_links_lead_to_pages_and_headings() -> None:
     anchors = cache(headings)
-    for own_page in PAGES:
-        text = own_page.read_text(encoding="utf-8")
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
         for target in LINK.findall(text):
             if "://" not in target and not target.startswith("mailto:"):
-                assert (own_page.parent / target).exists(), (own_page, target)
+                assert (path.parent / target).exists(), (path, target)
         for target, anchor in ANCHOR.findall(text):
-            other = (own_page.parent / target).resolve() if target else own_page
+            other = (path.parent / target).resolve() if target else path
             if "://" not in target and other.suffix == ".md":
-                assert anchor in anchors(other), (own_page, target, anchor)
+                assert anchor in anchors(other), (path, target, anchor)
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub names them."""
+    """The anchors of a page's headings, as on GitHub."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     names = re.findall(r"^#+ (.*)$", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text), re.MULTILINE)
     anchors = set(re.findall(r'<a id="([^"]*)">', text))
@@ -204,13 +204,13 @@ def headings(page: Path) -> set[str]:
 
 def test_make_targets_named_in_the_documents_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for own_page in PAGES:
-        for target in re.findall(r"`make ([a-z-]+)`", own_page.read_text(encoding="utf-8")):
-            assert f"\n{target}:" in makefile, (own_page, target)
+    for path in PAGES:
+        for target in re.findall(r"`make ([a-z-]+)`", path.read_text(encoding="utf-8")):
+            assert f"\n{target}:" in makefile, (path, target)
 
 
 OF_THE_CODE = {"glossary.md", "architecture.md"}
-"""Pages that speak as the code does, as decisions do."""
+"""Pages that use the terms of the code, as decisions do."""
 PAGES_OF_WORDS = sorted(
     page
     for page in [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
@@ -218,26 +218,30 @@ PAGES_OF_WORDS = sorted(
 )
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 RANGE_ID = re.compile(r"\bfragments?\b(?!:|\s+INTEGER)", re.IGNORECASE)
-"""Neither the key of workload files nor the column of the catalog."""
+"""Excludes the key of workload files and the column of the catalog."""
 
 
-def test_pages_speak_of_ranges() -> None:
-    for own_page in PAGES_OF_WORDS:
-        text = CODE.sub("", own_page.read_text(encoding="utf-8"))
-        assert not [line for line in text.splitlines() if RANGE_ID.search(line)], own_page
+def test_pages_use_the_term_range() -> None:
+    for path in PAGES_OF_WORDS:
+        text = CODE.sub("", path.read_text(encoding="utf-8"))
+        assert not [line for line in text.splitlines() if RANGE_ID.search(line)], path
 
 
 def sentences(tree: ast.AST) -> Iterator[str]:
-    """Texts of several words, but for docstrings; what stands in backticks left out."""
-    told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    """Texts of several words without docstrings, and without what is in backticks."""
+    ignored = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in ignored
+        ):
             text = CODE.sub("", node.value).strip()
             if " " in text:
                 yield text
 
 
-def test_messages_speak_of_ranges() -> None:
+def test_messages_use_the_term_range() -> None:
     result = [
         (path.name, text)
         for path, source in texts().items()
@@ -248,8 +252,8 @@ def test_messages_speak_of_ranges() -> None:
     assert result == []
 
 
-def test_help_speaks_of_ranges() -> None:
-    """Docstrings of commands are what `--help` shows."""
+def test_help_uses_the_term_range() -> None:
+    """The docstrings of commands are shown by `--help`."""
     result = [
         path.name
         for path, node in nodes(ast.FunctionDef)
@@ -265,8 +269,8 @@ def test_words_and_sentences_are_plain() -> None:
     assert median(sentence.words for sentence in sentences if sentence.words > 3) <= USUAL
 
 
-def test_the_rules_find_what_they_are_for() -> None:
-    """The list of words has no pattern that never matches."""
+def test_the_rules_find_bad_words() -> None:
+    """A pattern that never matches would be useless."""
     bad = (
         "The log tells when a file is left out",
         "the answer is kept anew",
@@ -278,14 +282,14 @@ def test_the_rules_find_what_they_are_for() -> None:
     assert list(problems([long])) == [f"x.md:1: 31 words: {long.text}"]
 
 
-def test_the_tables_are_those_of_the_records() -> None:
+def test_tables_match_their_records() -> None:
     assert pages()
     for path in pages():
         page = path.read_text(encoding="utf-8")
         assert drawn(page) == page, path.name
 
 
-def test_every_record_is_shown_and_whole() -> None:
+def test_every_record_is_shown_and_valid() -> None:
     named = {record for path in pages() for record, _ in marks(path.read_text(encoding="utf-8"))}
     result = {
         file.name: json.loads(file.read_text(encoding="utf-8")) for file in RECORDS.glob("*.json")
@@ -300,7 +304,7 @@ def test_every_record_is_shown_and_whole() -> None:
 _ROW = re.compile(r"^\| (\w+) \| (exact|touch|recapture|refused|not read) \| ([\d.]+) \| (.*) \|$")
 
 
-def test_the_page_is_printed_from_its_rows() -> None:
+def test_the_page_matches_its_rows() -> None:
     text = PAGE.read_text(encoding="utf-8")
     tables: dict[str, list[Row]] = {}
     for line in text.removeprefix(INTRODUCTION).splitlines():
@@ -313,9 +317,9 @@ def test_the_page_is_printed_from_its_rows() -> None:
         "TPC-DS": 118,
         "ClickBench": 43,
     }
-    assert page(tables) == text, "print it anew, see the page's last paragraph"
+    assert page(tables) == text, "print it again, see the page's last paragraph"
 
 
-def test_every_query_that_is_not_exact_says_why() -> None:
+def test_inexact_queries_have_a_reason() -> None:
     rows = filter(None, map(_ROW.match, PAGE.read_text(encoding="utf-8").splitlines()))
     assert all(row[4].strip() for row in rows if row[2] != "exact")

@@ -1,4 +1,4 @@
-"""Examples of user documents: their commands run, in order, and print what the page shows."""
+"""Examples in user documents: their commands run in order and print what the page shows."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ queries: {q: {sql: SELECT COUNT(*) AS n FROM sales}}
 def test_yaml_of_the_page_is_valid(page: str) -> None:
     for text in YAML_BLOCK.findall(read(page)):
         added = yaml.safe_load(text)
-        whole = {**yaml.safe_load(BASE), **added}
+        document = {**yaml.safe_load(BASE), **added}
         for key in ("tables", "queries"):
-            whole[key] = {**yaml.safe_load(BASE)[key], **added.get(key, {})}
-        # Read as it is on the page where that is a whole file, positions and all.
-        source = text if "version" in added else yaml.safe_dump(whole)
+            document[key] = {**yaml.safe_load(BASE)[key], **added.get(key, {})}
+        # If the page shows a complete file, read it unchanged, so that positions are right.
+        source = text if "version" in added else yaml.safe_dump(document)
         workload_of(Path("page.yaml"), source, {"KEY": "k", "SECRET": "s"})
 
 
@@ -79,7 +79,7 @@ def read(name: str) -> str:
 
 
 def commands(text: str) -> list[str]:
-    """The calls of impctl in blocks of code, without what a shell adds."""
+    """The calls of impctl in code blocks, without shell syntax."""
     shown = [call for block in BLOCK.findall(text) for call in COMMAND.findall(block)]
     return shown + CALL.findall(text)
 
@@ -111,7 +111,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return Cli(capsys, Path("impctl-demo/demo.yaml"))
 
 
-def test_the_failures_on_the_pages_of_troubleshooting_and_json(cli: Cli) -> None:
+def test_the_failures_on_troubleshooting_and_json(cli: Cli) -> None:
     page = read("troubleshooting.md")
     (call,) = commands(page)
     name, workload, *words = shlex.split(call)
@@ -145,7 +145,7 @@ def test_the_example_of_the_glossary(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_glossary_is_short() -> None:
-    """Only terms of impctl, each in one or two sentences, in order within each table."""
+    """The glossary has only terms of impctl, in order, each in one or two sentences."""
     tables = [
         re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", part, re.MULTILINE)[1:]
         for part in read("glossary.md").split("\n## ")[1:]
@@ -228,12 +228,12 @@ def rows(*groups: int) -> pa.Table:
 
 
 class Site:
-    """What the page calls /srv, below a folder of the test."""
+    """The folder that the page calls /srv, below a folder of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def make(self) -> None:
+    def create(self) -> None:
         folder = self.folder
         (folder / "sales").mkdir()
         (folder / "impctl" / "bin").mkdir(parents=True)
@@ -247,13 +247,13 @@ class Site:
         (folder / "sales" / "sales.yaml").write_text(WORKLOAD)
         self.shell(operations_blocks("sh")[0])
 
-    def here(self, text: str) -> str:
+    def localized(self, text: str) -> str:
         return text.replace("/srv/", f"{self.folder}/")
 
     def shell(self, text: str, shell: str = "sh", **variables: str) -> str:
-        """Run as cron does: nearly no environment."""
+        """Run with a nearly empty environment, like cron."""
         ran = subprocess.run(
-            [f"/bin/{shell}", "-e", "-c", self.here(text)],
+            [f"/bin/{shell}", "-e", "-c", self.localized(text)],
             env={"HOME": str(self.folder), "PATH": "/usr/bin:/bin", **variables},
             cwd=self.folder,
             capture_output=True,
@@ -269,7 +269,7 @@ class Site:
 
 @pytest.fixture
 def site(made_once: MadeOnce) -> Site:
-    return Site(made_once.folder("site", lambda folder: Site(folder).make()))
+    return Site(made_once.folder("site", lambda folder: Site(folder).create()))
 
 
 def action(text: str) -> str:
@@ -290,22 +290,22 @@ def test_the_cron_lines(site: Site) -> None:
     site.shell(maintain.split(maxsplit=5)[5])
     site.shell(clean.split(maxsplit=5)[5])
     assert json.loads((site.folder / "sales" / "gc.ndjson").read_text())["ok"]
-    told = site.folder / "sales" / "maintain.ndjson"
-    assert action(told.read_text()) == "exact"
+    log = site.folder / "sales" / "maintain.ndjson"
+    assert action(log.read_text()) == "exact"
     site.change()
     site.shell(due.split(maxsplit=5)[5])
-    assert [action(line) for line in told.read_text().splitlines()] == ["exact", "exact"]
+    assert [action(line) for line in log.read_text().splitlines()] == ["exact", "exact"]
     site.shell(due.split(maxsplit=5)[5])
-    assert action(told.read_text().splitlines()[2]) == "none"
+    assert action(log.read_text().splitlines()[2]) == "none"
 
 
 def unit_files(site: Site) -> list[Path]:
-    """The unit files of the page, with the paths of the site and its own user."""
+    """The unit files of the page, with the paths and the user of this machine."""
     result = []
     for text in operations_blocks("ini"):
         name = Path(text.splitlines()[0].removeprefix("# ")).name
         path = site.folder / name
-        path.write_text(re.sub(r"^User=.*$", "User=root", site.here(text), flags=re.MULTILINE))
+        path.write_text(re.sub(r"^User=.*$", "User=root", site.localized(text), flags=re.MULTILINE))
         result.append(path)
     return result
 
@@ -332,8 +332,8 @@ def test_the_systemd_units(site: Site) -> None:
         ran = subprocess.run(
             [verify, "verify", *map(str, paths)], capture_output=True, text=True, check=False
         )
-        mine = [line for line in ran.stderr.splitlines() if str(site.folder) in line]
-        assert (ran.returncode, mine) == (0, []), ran.stderr
+        lines = [line for line in ran.stderr.splitlines() if str(site.folder) in line]
+        assert (ran.returncode, lines) == (0, []), ran.stderr
     site.change()
     once = units["impctl-maintain.service"]["Service"]
     assert action(site.shell(f"cd {once['WorkingDirectory']} && {once['ExecStart']}")) == "exact"
@@ -347,7 +347,7 @@ def test_the_steps_of_the_workflow(site: Site) -> None:
     (text,) = operations_blocks("yaml")
     workflow = yaml.safe_load(text)
     job = workflow["jobs"]["maintain"]
-    env = {name: site.here(value) for name, value in job["env"].items()}
+    env = {name: site.localized(value) for name, value in job["env"].items()}
     summary = site.folder / "summary.md"
     site.change()
     for step in job["steps"]:
@@ -361,7 +361,7 @@ def test_the_steps_of_the_workflow(site: Site) -> None:
 @pytest.mark.slow
 def test_the_airflow_task(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     (text,) = operations_blocks("python")
-    made: list[dict[str, Any]] = []
+    operators: list[dict[str, Any]] = []
 
     class Dag:
         def __init__(self, name: str, **arguments: Any) -> None:
@@ -375,21 +375,21 @@ def test_the_airflow_task(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["airflow", "providers", "standard", "operators", "bash"]
     modules = {name: ModuleType(name) for name in accumulate(names, "{}.{}".format)}
     vars(modules["airflow"])["DAG"] = Dag
-    vars(modules[".".join(names)])["BashOperator"] = lambda **given: made.append(given)
+    vars(modules[".".join(names)])["BashOperator"] = lambda **options: operators.append(options)
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     exec(compile(text, "dag.py", "exec"), {})
     site.change()
-    assert action(site.shell(made[0]["bash_command"], "bash")) == "exact"
+    assert action(site.shell(operators[0]["bash_command"], "bash")) == "exact"
 
 
 @pytest.mark.slow
-def test_a_cron_line_that_fails_says_so(site: Site) -> None:
+def test_a_failed_cron_line_reports_it(site: Site) -> None:
     (site.folder / "sales" / "sales.yaml").unlink()
     line = operations_blocks("cron")[0].splitlines()[0].split(maxsplit=5)[5]
     assert site.shell(line) == "impctl ended with 2\n"
-    told = json.loads((site.folder / "sales" / "maintain.ndjson").read_text())
-    assert told["error"]["code"] == "workload_not_found"
+    document = json.loads((site.folder / "sales" / "maintain.ndjson").read_text())
+    assert document["error"]["code"] == "workload_not_found"
 
 
 @pytest.mark.long
@@ -405,7 +405,7 @@ def test_the_weekly_verification(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_the_backup_carries_on(site: Site) -> None:
+def test_a_restored_backup_continues(site: Site) -> None:
     site.change()
     site.shell(operations_blocks("sh")[1])
     maintain = "cd /srv/sales && /srv/impctl/bin/impctl maintain sales.yaml --json"

@@ -1,6 +1,6 @@
-"""All text that a user may read: documents, help, and the texts in the code, sentence by sentence.
+"""All text that a user may read, by sentence: documents, help, and strings in the code.
 
-Run it to see what breaks a rule of language: `python -m tests.docs.user_text [PATH ...]`.
+To see violations of the language rules, run `python -m tests.docs.user_text [PATH ...]`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.support.sources import PACKAGE, ROOT, nodes
 
 COMMANDS = PACKAGE / "cli" / "commands.py"
 LONGEST = 30
-"""Words of a sentence, at most."""
+"""Maximum words of a sentence."""
 USUAL = 16
-"""Words of the median sentence, at most."""
+"""Maximum of the median length."""
 
 WORDS = re.compile(
     r"\b(?:"
@@ -37,14 +37,14 @@ WORDS = re.compile(
     r")\b",
     re.IGNORECASE,
 )
-"""Words and phrases that are ours and not a technical writer's; each has a usual one."""
+"""Words and phrases with an unusual meaning; each has a standard term."""
 
 _NO_PROSE = re.compile(r"\\[dwsb]|\(\?|\[\^|^\s*(?:SELECT|WITH|CREATE|INSERT|DESCRIBE|<)")
-"""A pattern, or text in another language."""
+"""Patterns and text in another language."""
 
 
 class Sentence(Struct, frozen=True):
-    """A sentence, and where it stands."""
+    """A sentence and its position."""
 
     file: str
     line: int
@@ -56,13 +56,13 @@ class Sentence(Struct, frozen=True):
 
 
 def user_text(paths: Sequence[Path] = ()) -> Iterator[Sentence]:
-    """Every sentence of the documents and of the code below these paths (default: of all)."""
-    wanted = [path.resolve() for path in paths] or [ROOT]
+    """Every sentence of the documents and the code below these paths (default: everywhere)."""
+    folders = [path.resolve() for path in paths] or [ROOT]
     for path in _documents():
-        if any(path.is_relative_to(one) for one in wanted):
+        if any(path.is_relative_to(folder) for folder in folders):
             yield from _of_document(path)
     for path, line, text in _texts_of_code():
-        if any(path.is_relative_to(one) for one in wanted):
+        if any(path.is_relative_to(folder) for folder in folders):
             yield from _of_text(path, line, text)
 
 
@@ -96,7 +96,7 @@ def _of_document(path: Path) -> Iterator[Sentence]:
 
 
 def _texts_of_code() -> Iterator[tuple[Path, int, str]]:
-    """The texts in the package that are no docstring, and the docstrings of commands (`--help`)."""
+    """The strings in the package except docstrings, and the docstrings of commands (`--help`)."""
     docstrings = {id(node.value) for _, node in nodes(ast.Expr)}
     for path, node in nodes(ast.FunctionDef):
         if path == COMMANDS and not node.name.startswith("_"):
@@ -114,7 +114,7 @@ def _texts_of_code() -> Iterator[tuple[Path, int, str]]:
 
 def _of_text(path: Path, line: int, text: str) -> Iterator[Sentence]:
     if _is_code(text):
-        # Users read its comments.
+        # Its comments are user text.
         comments = (one.partition("# ")[2] for one in text.split("\n"))
         text = "\n\n".join(filter(None, comments))
     if _is_prose(text):
@@ -123,15 +123,15 @@ def _of_text(path: Path, line: int, text: str) -> Iterator[Sentence]:
 
 
 def _is_code(text: str) -> bool:
-    """Several lines of YAML, properties or Python, or a list of names."""
+    """Whether it is several lines of YAML, properties or Python, or a list of names."""
     lines = [line for line in text.split("\n") if line.strip()]
-    given = [line for line in lines if re.match(r"\s*[\w.-]+ ?[:=]", line)]
+    settings = [line for line in lines if re.match(r"\s*[\w.-]+ ?[:=]", line)]
     is_list = len(text.split()) > LONGEST and not re.search(r"[,;:]", text)
-    return len(given) >= 3 or is_list
+    return len(settings) >= 3 or is_list
 
 
 def _is_prose(text: str) -> bool:
-    """Words in a row, and no SQL, pattern or path."""
+    """Whether it is several words, and not SQL, a pattern or a path."""
     if len(re.findall(r"\b[A-Za-z]{2,}\b", text)) < 2 or " " not in text.strip():
         return False
     return not _NO_PROSE.search(text)
@@ -147,7 +147,7 @@ def _sentences(path: Path, line: int, text: str) -> Iterator[Sentence]:
 
 
 def problems(sentences: Sequence[Sentence]) -> Iterator[str]:
-    """What is against the rules, one line each."""
+    """Describe violations of the rules, one per line."""
     for sentence in sentences:
         where = f"{sentence.file}:{sentence.line}"
         for match in WORDS.finditer(sentence.text):
@@ -158,12 +158,12 @@ def problems(sentences: Sequence[Sentence]) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     result = list(user_text([Path(one) for one in arguments]))
-    told = list(problems(result))
-    sys.stdout.write("".join(f"{line}\n" for line in told))
+    found = list(problems(result))
+    sys.stdout.write("".join(f"{line}\n" for line in found))
     lengths = [sentence.words for sentence in result if sentence.words > 3]
-    usual = median(lengths) if lengths else 0
-    sys.stdout.write(f"{len(result)} sentences, median {usual} words, {len(told)} problems\n")
-    return 1 if told else 0
+    middle = median(lengths) if lengths else 0
+    sys.stdout.write(f"{len(result)} sentences, median {middle} words, {len(found)} problems\n")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

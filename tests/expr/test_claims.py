@@ -1,4 +1,4 @@
-"""Every expression that the engine claims to compute it computes, and as Spark does."""
+"""The engine computes every expression that it claims to support, with Spark's results."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,
     1_635_642_000_000_000, 1_774_744_200_000_000,
 ]  # fmt: skip
-"""Around the epoch, changes to and from summer time in Europe, and 1582."""
+"""Values around the epoch, European daylight saving changes, and 1582."""
 
 
 TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
@@ -96,7 +96,7 @@ _FIELDS = ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DOW", "DOY", "HOUR", "MIN
 
 
 class Claim(Struct, frozen=True):
-    """A text that the engine says it computes, in sessions of this time zone."""
+    """An expression that the engine claims to compute, and the session time zone."""
 
     sql: str
     expr: Expr
@@ -105,13 +105,13 @@ class Claim(Struct, frozen=True):
 
 @cache
 def columns(rows: tuple[int, ...]) -> Columns:
-    """The operands on these rows."""
-    taken = ROWS.take([*rows])
-    return {f"t#1.{c.name}": from_arrow(taken[c.name], c.type) for c in SCHEMA}
+    """Return the operands on these rows."""
+    selected = ROWS.take([*rows])
+    return {f"t#1.{c.name}": from_arrow(selected[c.name], c.type) for c in SCHEMA}
 
 
 def read(sql: str, zone: str = "UTC") -> Expr | None:
-    """The expression; None where the reader refuses it."""
+    """Parse the expression; None if the reader refuses it."""
     try:
         root = parse_query(f"SELECT {sql} AS v FROM t", {"t": SCHEMA}, zone=zone).root
     except ImpctlError:
@@ -127,14 +127,14 @@ def claims(texts: Iterable[str], zone: str = "UTC") -> Iterator[Claim]:
 
 
 def computed(claim: Claim, rows: tuple[int, ...] = EVERY) -> tuple[pa.Array, Vector]:
-    """The values as an answer has them, and with their bounds."""
+    """Return the values as in a result, and the vector with its error bounds."""
     vector = Evaluator(claim.expr).values(columns(rows), len(rows))
     ones = np.ones(len(rows), dtype=np.int64)
     return arrow_column(exactly(vector), ones, arrow_type(vector.type, claim.zone)), vector
 
 
-def taken_calls(triples: Sequence[str]) -> Iterator[str]:
-    """Calls of all functions that their entries take, of two arguments, or of three `triples`."""
+def supported_calls(triples: Sequence[str]) -> Iterator[str]:
+    """Calls that the functions accept, with one or two operands, or three of `triples`."""
     operands = {sql: expr for sql in OPERANDS if (expr := read(sql)) is not None}
     for name, function in FUNCTIONS.items():
         if name == ONE_ROW:
@@ -146,12 +146,12 @@ def taken_calls(triples: Sequence[str]) -> Iterator[str]:
 
 
 @cache
-def all_taken_calls() -> tuple[str, ...]:
-    return tuple(taken_calls(OPERANDS))
+def all_supported_calls() -> tuple[str, ...]:
+    return tuple(supported_calls(OPERANDS))
 
 
 def calls_of(names: Iterable[str]) -> Iterator[str]:
-    """Calls of these functions, of up to two arguments, whether they are taken or not."""
+    """Calls of these functions with up to two arguments, supported or not."""
     for name in names:
         yield f"{name}()"
         for count in (1, 2):
@@ -182,13 +182,13 @@ def operations() -> Iterator[str]:
 
 
 def shown(array: pa.ChunkedArray | pa.Array) -> Sequence[Any]:
-    """Values that compare to the bit: dates as days, moments as microseconds, NaN as a word."""
+    """Values for bitwise comparison: dates as days, times as microseconds, NaN as text."""
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.int64())
     if pa.types.is_date(array.type):
         array = array.cast(pa.int32())
     if pa.types.is_string(array.type):
-        array = array.cast(pa.binary())  # Spark has texts that are not UTF-8.
+        array = array.cast(pa.binary())  # Spark strings may not be UTF-8.
     return [_shown(value) for value in array.to_pylist()]
 
 
@@ -199,7 +199,7 @@ def _shown(value: Any) -> Any:
 
 
 def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """The same type, whatever time zone a moment is shown in."""
+    """Compare types, ignoring the time zone of timestamps."""
     if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
         return (one.tz is None) == (other.tz is None)
     return one == other
@@ -211,9 +211,9 @@ ZONES = ("UTC", "Europe/Berlin", "+05:30")
 @pytest.mark.parametrize(
     "are_all", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.long])]
 )
-def test_whatever_is_claimed_is_computed_with_its_type(are_all: bool) -> None:
-    """No function and no cast is met that the evaluator does not know."""
-    calls = all_taken_calls() if are_all else taken_calls(FEW)
+def test_claimed_expressions_have_the_expected_type(are_all: bool) -> None:
+    """The evaluator knows every accepted function and cast."""
+    calls = all_supported_calls() if are_all else supported_calls(FEW)
     others = [*casts(), *operations()]
     if not are_all:
         others = Random(1).sample(others, 300)
@@ -229,7 +229,7 @@ def test_whatever_is_claimed_is_computed_with_its_type(are_all: bool) -> None:
 
 
 @pytest.mark.parametrize("sql", ["i", "s", "upper(s)", "d + 1"])
-def test_a_value_that_is_no_truth_value_is_no_condition(sql: str) -> None:
+def test_only_boolean_values_are_conditions(sql: str) -> None:
     (claim,) = claims([sql])
     with pytest.raises(UnsupportedExpressionError, match="the engine does not support"):
         Condition(claim.expr)
@@ -237,19 +237,19 @@ def test_a_value_that_is_no_truth_value_is_no_condition(sql: str) -> None:
 
 @pytest.fixture
 def view(spark: Any) -> Any:
-    """The rows in Spark, numbered."""
+    """The numbered rows, in Spark."""
     return view_of(spark, ROWS.append_column("at", pa.array(EVERY, pa.int32())))
 
 
 def differences(result: Sequence[Claim], view: Any) -> list[str]:
-    """Claims of which Spark gives other values or another type, or values where ours fails.
+    """Describe claims with other values or types in Spark, or values where the engine fails.
 
-    Where a row makes one of the two fail, the rows that ours computes are compared.
+    If one of the two fails on some row, only the rows that the engine computes are compared.
     """
     sound = [claim for claim in result if is_computable(claim, EVERY)]
     failing = [claim for claim in result if not is_computable(claim, EVERY)]
     columns = asked(view, [claim.sql for claim in sound])
-    # Most of them fail in Spark too: together they would be asked twice.
+    # Most of them fail in Spark too; in one batch they would be evaluated twice.
     columns += [column for claim in failing for column in asked(view, [claim.sql])]
     wrong, guarded = [], []
     for claim, expected in zip([*sound, *failing], columns, strict=True):
@@ -266,7 +266,7 @@ def differences(result: Sequence[Claim], view: Any) -> list[str]:
             wrong.append(f"rows {rows}: {claim.sql} in {claim.zone}: Spark fails")
         else:
             wrong.append(difference(claim, expected.take([*rows]), rows))
-    return [said for said in wrong if said is not None]
+    return [message for message in wrong if message is not None]
 
 
 def is_computable(claim: Claim, rows: tuple[int, ...]) -> bool:
@@ -281,15 +281,15 @@ def difference(claim: Claim, expected: pa.ChunkedArray, rows: tuple[int, ...]) -
     try:
         array, vector = computed(claim, rows)
     except NotExactError:
-        # Left to Spark when it is met.
+        # Left to Spark at run time.
         return None
     except EvaluationError as error:
         return f"{claim.sql} in {claim.zone} fails: {error}"
     if not is_alike(array.type, expected.type):
         return f"{claim.sql} in {claim.zone} is {array.type} instead of {expected.type}"
     ours, theirs = shown(array), shown(expected)
-    for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        bound = 0.0 if vector.error is None else float(vector.error[at])
+    for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        bound = 0.0 if vector.error is None else float(vector.error[index])
         is_close = bound > 0 and abs(one[0] - other[0]) <= bound
         if one != other and not is_close:
             return f"{claim.sql} in {claim.zone} is {one} instead of {other}"
@@ -298,9 +298,9 @@ def difference(claim: Claim, expected: pa.ChunkedArray, rows: tuple[int, ...]) -
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ZONES)
-def test_what_is_claimed_is_sparks(zone: str, view: Any, in_zone: Callable[[str], None]) -> None:
+def test_sampled_claims_match_spark(zone: str, view: Any, in_zone: Callable[[str], None]) -> None:
     in_zone(zone)
-    texts = Random(zone).sample([*all_taken_calls(), *casts(), *operations()], 150)
+    texts = Random(zone).sample([*all_supported_calls(), *casts(), *operations()], 150)
     result = list(claims(texts, zone))
     assert len(result) > 30
     wrong = differences(result, view)
@@ -310,12 +310,12 @@ def test_what_is_claimed_is_sparks(zone: str, view: Any, in_zone: Callable[[str]
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("zone", ZONES)
-def test_all_that_is_claimed_is_sparks(
+def test_all_claims_match_spark(
     zone: str, spark: Any, view: Any, in_zone: Callable[[str], None]
 ) -> None:
     in_zone(zone)
     listed = [row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()]
     names = [name for name in listed if name.replace("_", "").isalnum()]
-    result = list(claims([*calls_of(names), *all_taken_calls(), *casts(), *operations()], zone))
+    result = list(claims([*calls_of(names), *all_supported_calls(), *casts(), *operations()], zone))
     wrong = differences(result, view)
     assert not wrong, "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""The evaluator against the row-by-row reference, and what must and must not fail."""
+"""The evaluator against the row-by-row reference, and which errors it must raise."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ COLUMNS = {f"t#1.{c.name}": from_arrow(TABLE[c.name], c.type) for c in SCHEMA}
 
 
 def plain_rows(columns: Mapping[str, Vector], length: int) -> list[dict[str, Value]]:
-    """The columns as rows of Python values."""
+    """Convert columns to rows of Python values."""
     return [
         {name: value_at(vector, row) for name, vector in columns.items()} for row in range(length)
     ]
 
 
-def shown(value: Any) -> Any:
+def normalized(value: Any) -> Any:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return str(value) if isinstance(value, Decimal) else value
@@ -70,7 +70,7 @@ def shown(value: Any) -> Any:
 def near(result: Any, expected: Any, bound: float) -> bool:
     if bound and isinstance(result, float) and isinstance(expected, float):
         return abs(result - expected) <= bound
-    return bool(shown(result) == shown(expected)) and type(result) is type(expected)
+    return bool(normalized(result) == normalized(expected)) and type(result) is type(expected)
 
 
 def outcomes(truth: Truth, row: int) -> set[bool | None]:
@@ -78,35 +78,35 @@ def outcomes(truth: Truth, row: int) -> set[bool | None]:
     return {o for o, is_set in zip((True, False, None), flags, strict=True) if is_set}
 
 
-# The reference evaluates both sides of AND; guards have tests of their own below.
+# The reference evaluates both sides of AND; guards are tested separately below.
 UNGUARDED = [sql for sql in [*EXPRESSIONS, *MORE] if sql != "i <> 0 AND 10 / i > 2"]
 
 
 @pytest.mark.parametrize("sql", UNGUARDED)
 def test_agrees_with_the_reference(sql: str) -> None:
-    """Row by row where Spark has a value; where some row fails, the rest and the failure."""
+    """Compare row by row. If a row fails, the others and the failure are compared."""
     expr = expression(sql)
-    nothing = {name: vector.take(np.zeros(0, dtype=np.int64)) for name, vector in COLUMNS.items()}
-    assert len(Evaluator(expr).values(nothing, 0)) == 0, "no rows are no failure"
+    empty = {name: vector.take(np.zeros(0, dtype=np.int64)) for name, vector in COLUMNS.items()}
+    assert len(Evaluator(expr).values(empty, 0)) == 0, "empty input"
     expected: dict[int, Value] = {}
     rows = plain_rows(COLUMNS, len(TABLE))
     for row, values in enumerate(rows):
-        one = {name: vector.take(np.array([row])) for name, vector in COLUMNS.items()}
+        one_row_value = {name: vector.take(np.array([row])) for name, vector in COLUMNS.items()}
         try:
             expected[row] = value_of(expr, values)
         except ReferenceFailure:
             with pytest.raises(EvaluationError):
-                Evaluator(expr).values(one, 1)
+                Evaluator(expr).values(one_row_value, 1)
             continue
-        check_value(Evaluator(expr).values(one, 1), 0, expected[row])
+        check_value(Evaluator(expr).values(one_row_value, 1), 0, expected[row])
     assert expected
     if len(expected) < len(rows):
         with pytest.raises(EvaluationError):
             Evaluator(expr).values(COLUMNS, len(TABLE))
         return
-    whole = Evaluator(expr).values(COLUMNS, len(TABLE))
+    all_rows = Evaluator(expr).values(COLUMNS, len(TABLE))
     for row, value in expected.items():
-        check_value(whole, row, value)
+        check_value(all_rows, row, value)
 
 
 def check_value(vector: Vector, row: int, expected: Value) -> None:
@@ -116,31 +116,31 @@ def check_value(vector: Vector, row: int, expected: Value) -> None:
 
 
 @pytest.mark.parametrize("sql", [sql for sql in MORE if " AND " in sql or " OR " in sql])
-def test_truth_has_the_references_outcome(sql: str) -> None:
+def test_truth_includes_the_expected_outcome(sql: str) -> None:
     expr = expression(sql)
     truth = Condition(expr).truth(COLUMNS, len(TABLE))
     for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
         assert value_of(expr, values) in outcomes(truth, row)
 
 
-def columns(**given: list[Any]) -> dict[str, Vector]:
-    """Columns of the catalog's types; named columns only."""
+def columns(**inputs: list[Any]) -> dict[str, Vector]:
+    """Columns of the catalog's types, for the named columns only."""
     fields = {column.name: column for column in SCHEMA}
-    kinds = {name: TABLE.schema.field(name).type for name in given}
+    kinds = {name: TABLE.schema.field(name).type for name in inputs}
     return {
         f"t#1.{name}": from_arrow(pa.array(values, kinds[name]), fields[name].type)
-        for name, values in given.items()
+        for name, values in inputs.items()
     }
 
 
-def values(sql: str, **given: list[Any]) -> list[Any]:
-    length = len(next(iter(given.values())))
-    vector = Evaluator(expression(sql)).values(columns(**given), length)
+def values(sql: str, **inputs: list[Any]) -> list[Any]:
+    length = len(next(iter(inputs.values())))
+    vector = Evaluator(expression(sql)).values(columns(**inputs), length)
     return [value_at(vector, row) for row in range(length)]
 
 
 @pytest.mark.parametrize(
-    ("sql", "given", "expected"),
+    ("sql", "inputs", "expected"),
     [
         *(
             (sql, {"i": [0, 1, None, 5]}, expected)
@@ -161,7 +161,7 @@ def values(sql: str, **given: list[Any]) -> list[Any]:
         ("l < 1000 AND CAST(l AS INT) > 5", {"l": [2**40, 7, None]}, [False, True, None]),
         ("IF(l > -9223372036854775807, -l, 0)", {"l": [-(2**63), 5]}, [0, -5]),
         ("IF(i > 0, abs(i), 0)", {"i": [-(2**31), 5]}, [0, 5]),
-        # At the edge, but not beyond it.
+        # At the limit, but not beyond it.
         ("i + 1", {"i": [2**31 - 2]}, [2**31 - 1]),
         ("l * 1", {"l": [-(2**63)]}, [-(2**63)]),
         ("l % -1", {"l": [-(2**63)]}, [0]),
@@ -169,21 +169,21 @@ def values(sql: str, **given: list[Any]) -> list[Any]:
         ("l div 3", {"l": [-7]}, [-2]),
         ("CAST(d AS BIGINT)", {"d": [-(2.0**63)]}, [-(2**63)]),
         ("CAST(d AS INT)", {"d": [-1.9]}, [-1]),
-        # NULL beside zero and overflow is NULL.
+        # NULL with zero or overflow gives NULL.
         *(
             (sql, {"i": [None, 2**31 - 1], "l": [0, None]}, [None, None])
             for sql in ("i div l", "i % l", "i + l", "i / l > 1")
         ),
     ],
 )
-def test_rows_that_are_not_reached_do_not_fail(
-    sql: str, given: dict[str, list[Any]], expected: list[Any]
+def test_unevaluated_rows_do_not_fail(
+    sql: str, inputs: dict[str, list[Any]], expected: list[Any]
 ) -> None:
-    assert values(sql, **given) == expected
+    assert values(sql, **inputs) == expected
 
 
 @pytest.mark.parametrize(
-    ("sql", "given", "code"),
+    ("sql", "inputs", "code"),
     [
         ("10 / i > 2 AND i <> 0", {"i": [0]}, "division_by_zero"),
         ("10 / i > 2 OR i = 0", {"i": [0]}, "division_by_zero"),
@@ -214,10 +214,10 @@ def test_rows_that_are_not_reached_do_not_fail(
     ],
 )
 def test_division_by_zero_and_overflow_fail(
-    sql: str, given: dict[str, list[Any]], code: str | None
+    sql: str, inputs: dict[str, list[Any]], code: str | None
 ) -> None:
     with pytest.raises(EvaluationError) as caught:
-        values(sql, **given)
+        values(sql, **inputs)
     assert code is None or caught.value.code == code
 
 
@@ -235,15 +235,15 @@ BOTH = {True, False}
 
 
 @pytest.mark.parametrize("operator", ["=", "<>", "<", "<=", ">", ">="])
-def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
+def test_values_within_the_error_have_two_outcomes(operator: str) -> None:
     truth = Condition(expression(f"d {operator} e")).truth(NEAR, 5)
     is_equal = operator in ("=", "<=", ">=")
     is_greater = operator in ("<>", ">", ">=")
     assert [outcomes(truth, row) for row in range(5)] == [
         {is_equal}, BOTH, BOTH, {is_greater}, {None},
     ]  # fmt: skip
-    turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
-    swapped = Condition(expression(f"e {turned} d")).truth(NEAR, 5)
+    reversed_operator = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
+    swapped = Condition(expression(f"e {reversed_operator} d")).truth(NEAR, 5)
     assert [outcomes(swapped, row) for row in range(5)] == [outcomes(truth, r) for r in range(5)]
 
 
@@ -267,7 +267,7 @@ def test_unsure_outcomes_combine(sql: str, expected: list[set[bool | None]]) -> 
     assert [outcomes(truth, row) for row in range(5)] == expected
 
 
-def test_what_may_fail_where_spark_may_take_either_way_fails() -> None:
+def test_uncertain_operands_that_may_fail_do_fail() -> None:
     with pytest.raises(EvaluationError):
         Condition(expression("d > e AND 10 / i > 2")).truth(NEAR, 5)
     unsure = {"t#1.d": Vector(DOUBLE, np.array([1e-20]), None, np.array([1e-16]))}
@@ -275,8 +275,8 @@ def test_what_may_fail_where_spark_may_take_either_way_fails() -> None:
         Evaluator(expression("1 / d")).values(unsure, 1)
 
 
-def one(sql: str, **values: str | None) -> object:
-    """The expression over one row; the columns are `x` DECIMAL(38,18) and `o` DECIMAL(38,30)."""
+def one_row_value(sql: str, **values: str | None) -> object:
+    """Evaluate over one row, with columns `x` DECIMAL(38,18) and `o` DECIMAL(38,30)."""
     expr = selected(f"SELECT {sql} AS v FROM t", {"t": SCHEMA})
     columns = {}
     for column in SCHEMA:
@@ -295,12 +295,12 @@ SHORTENED = "12345678901234567890.123456789012350000"
 @pytest.mark.parametrize(
     ("sql", "x", "expected"),
     [
-        # A turned sign leaves 34 digits, as Spark 4.3 says.
+        # Negation keeps 34 digits, as in Spark 4.3.
         ("-x", LONG_DECIMAL, f"-{SHORTENED}"),
         ("negative(x)", f"-{LONG_DECIMAL}", SHORTENED),
         ("abs(x)", f"-{LONG_DECIMAL}", SHORTENED),
         ("abs(x)", LONG_DECIMAL, LONG_DECIMAL),
-        # Halves go to the even digit.
+        # Halves are rounded to the even digit.
         ("-x", "10000000000000000.000000000000000005", "-10000000000000000.000000000000000000"),
         ("-x", "10000000000000000.000000000000000015", "-10000000000000000.000000000000000020"),
         ("-x", None, "None"),
@@ -312,22 +312,22 @@ SHORTENED = "12345678901234567890.123456789012350000"
     ],
 )
 def test_a_sign_and_div_of_decimals(sql: str, x: str | None, expected: str) -> None:
-    assert str(one(sql, x=x)) == expected
+    assert str(one_row_value(sql, x=x)) == expected
 
 
 def test_a_scale_of_30_digits() -> None:
-    assert one("o = 0", o="0") is True
-    assert one("CASE WHEN o < 0 THEN 1 ELSE 2 END", o="-1E-30") == 1
+    assert one_row_value("o = 0", o="0") is True
+    assert one_row_value("CASE WHEN o < 0 THEN 1 ELSE 2 END", o="-1E-30") == 1
     with pytest.raises(EvaluationError):
-        one("-o", o="99999999.999999999999999999999999999999")
+        one_row_value("-o", o="99999999.999999999999999999999999999999")
     with pytest.raises(EvaluationError):
-        # Java does not give this remainder.
-        one("x % o", x="12345678901234567890", o="7E-30")
+        # Java does not compute this remainder.
+        one_row_value("x % o", x="12345678901234567890", o="7E-30")
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_decimals_just_below_a_whole_number_are_not_cut_off_to_narrow_integers(sign: int) -> None:
-    # Spark makes 1 of it where it holds the value as a BigDecimal, 0 where it holds a long.
+def test_decimals_just_below_an_integer_are_not_cast_to_int(sign: int) -> None:
+    # Spark gives 1 if it stores the value as a BigDecimal, and 0 if it stores a long.
     near = Vector(decimal(38, 37), np.array([sign * (10**37 - 1)], dtype=object), None)
     assert cast(near, LONG).values.tolist() == [0]
     with pytest.raises(NotExactError):
@@ -379,9 +379,9 @@ def test_connectives_over_all_sets_of_outcomes(
     join: Callable[[Sequence[Truth]], Truth],
     kleene: Callable[[Iterable[Outcome]], Outcome],
 ) -> None:
-    """The outcomes of the whole are those of every choice of outcomes of its parts."""
+    """The outcomes of a connective are those of all combinations of its operands' outcomes."""
     cases = list(product(SETS, repeat=operands))
-    parts = [truth_of([case[place] for case in cases]) for place in range(operands)]
+    parts = [truth_of([case[i] for case in cases]) for i in range(operands)]
     expected = [frozenset(kleene(choice) for choice in product(*case)) for case in cases]
     assert rows_of(join(parts)) == expected
 
@@ -409,7 +409,7 @@ def test_columns_and_back() -> None:
 CHECK = one_row(ColumnRef("q.rows", LONG, nullable=False), None)
 
 
-def test_of_a_subquery_a_second_row_fails_the_query() -> None:
+def test_a_second_row_of_a_subquery_is_an_error() -> None:
     def outcome(*counts: int) -> list[bool]:
         rows = Vector(LONG, np.array(counts, dtype=np.int64))
         return Condition(CHECK).truth({"q.rows": rows}, len(counts)).sure_true().tolist()
@@ -434,8 +434,8 @@ def bounded(value: float, error: float) -> Vector:
     return Vector(DOUBLE, np.array([value]), None, np.array([error]))
 
 
-def test_doubles_with_a_bound_are_cast_where_both_ends_are() -> None:
-    """Where one end alone does not fit, Spark may not fail."""
+def test_inexact_doubles_are_cast_if_both_ends_fit() -> None:
+    """If only one end fits, Spark may succeed."""
     assert cast(bounded(7.5, 0.25), INTEGER).values.tolist() == [7]
     for value in (LIMIT - 0.5, LIMIT, -LIMIT - 1):
         with pytest.raises(NotExactError):
@@ -465,11 +465,11 @@ OTHER_ZONES = (
 
 
 @pytest.mark.parametrize("zone", [*OFFSETS, *OTHER_ZONES])
-def test_a_fixed_offset_is_known_and_anything_else_is_left_to_spark(zone: str) -> None:
+def test_only_fixed_offsets_are_supported(zone: str) -> None:
     assert fixed_offset(zone) == (OFFSETS[zone] * MINUTE if zone in OFFSETS else None)
 
 
-def test_a_time_at_the_end_of_the_range_is_refused_not_wrapped() -> None:
+def test_times_beyond_the_range_are_refused() -> None:
     for end, offset in ((INT64_MIN, -MINUTE), (INT64_MAX, MINUTE)):
         times = Vector(TIMESTAMP, np.array([0, end]))
         assert moved_by(times, -offset).values.tolist() == [-offset, end - offset]

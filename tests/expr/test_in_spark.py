@@ -1,4 +1,4 @@
-"""Every expression the evaluator accepts, against Spark, on values chosen to hurt."""
+"""Every expression that the evaluator accepts, against Spark, on difficult values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,
     1_635_642_000_000_000, -62_135_596_800_000_000,
 ]  # fmt: skip
-"""Around the epoch, changes to and from summer time in Europe, 1582 and the year 1."""
+"""Values around the epoch, European daylight saving changes, 1582 and year 1."""
 
 
 def decimals(texts: str) -> list[Decimal | None]:
@@ -213,7 +213,7 @@ FUNCTIONS = [
     "CAST(IF(abs(q) < 9 OR abs(q) > 1E301, q, 1) AS DECIMAL(20, 0)) IS NULL",
     "m * n", "r * r", "r / 7", "n + 1.5", "CASE WHEN m > r THEN m ELSE r END",
 ]  # fmt: skip
-"""Calls, which the reference evaluator does not know."""
+"""Calls, which the reference evaluator does not support."""
 
 
 def rows() -> pa.Table:
@@ -221,15 +221,15 @@ def rows() -> pa.Table:
     return pa.table(arrays)
 
 
-def shown(value: Any) -> Any:
-    """A value in which NaN equals NaN and -0.0 equals 0.0, as in SQL."""
+def normalized(value: Any) -> Any:
+    """Normalize a value so that NaN equals NaN and -0.0 equals 0.0, as in SQL."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value
 
 
 ZONED = [sql for sql in FUNCTIONS if re.search(r"\b[hk]\b|TIMESTAMP", sql)]
-"""What the session's time zone may decide."""
+"""Expressions that may depend on the session time zone."""
 OFFSETS = ["+02:00", "-03:30", "UTC", "GMT+2"]
 MORE_OFFSETS = [
     "GMT", "Z", "UTC+02:00", "UT", "UT-7", "+5", "-05", "+5:45", "GMT-4:3", "+13:7", "+0130",
@@ -246,7 +246,7 @@ def ours(sql: str, zone: str = "UTC") -> Vector:
 
 
 def agrees(result: Any, expected: Any, bound: float) -> bool:
-    """Equal to the last digit; a double with an error bound may be off by as much."""
+    """Compare exactly, or within the error bound of a double."""
     if bound and isinstance(result, float) and isinstance(expected, float):
         return abs(result - expected) <= bound
     if isinstance(result, Decimal) or isinstance(expected, Decimal):
@@ -266,40 +266,40 @@ def value_at(vector: Vector, row: int) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def test_every_listed_function_is_tried() -> None:
+def test_every_listed_function_is_tested() -> None:
     tried = set(re.findall(r"([a-z_]+)\(", " ".join([*EXPRESSIONS, *FUNCTIONS])))
-    written = {"ucase", "lcase"}
-    """Second names that the reader brings to one."""
-    assert set(FUNCTION_LIST) <= tried | written | {ONE_ROW}
+    aliases = {"ucase", "lcase"}
+    """The reader replaces these aliases."""
+    assert set(FUNCTION_LIST) <= tried | aliases | {ONE_ROW}
 
 
 @pytest.mark.parametrize(
     "sql", ["hour(h)", "date_trunc('day', h)", "CAST(h AS DATE)", "to_date(h)", "datediff(h, t)"]
 )
-def test_what_another_time_zone_decides_is_left_to_spark(sql: str) -> None:
+def test_region_dependent_times_are_left_to_spark(sql: str) -> None:
     blocker = find_blocker(selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, "Europe/Berlin"))
     assert "time zone Europe/Berlin" in blocker.reason
 
 
-def test_what_no_time_zone_decides_is_computed() -> None:
+def test_zone_independent_times_are_computed() -> None:
     expr = selected("SELECT hour(k) + month(t) AS x FROM t", {"t": SCHEMA}, "Asia/Tokyo")
     assert find_blocker(expr) is None
 
 
 def as_numbers(column: pa.ChunkedArray) -> list[Any]:
-    """Dates as days and timestamps as microseconds, since local time may begin before year 1."""
+    """Dates as days and timestamps as microseconds, because local times may precede year 1."""
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
-    return [shown(value) for value in column.to_pylist()]
+    return [normalized(value) for value in column.to_pylist()]
 
 
 def view_of(spark: Any, table: pa.Table) -> Any:
-    """The rows in Spark, in a session in UTC; `k` has no zone.
+    """Load the rows into Spark, in a UTC session; `k` has no time zone.
 
-    Spark takes Arrow's timestamps for TIMESTAMP, with or without a zone. A cast would belong to the
-    zone that the session has when a server looks at it.
+    Spark reads Arrow timestamps as TIMESTAMP, with or without a zone. A cast would use the zone
+    that the session has when a server evaluates it.
     """
     local = "timestampadd(MICROSECOND, unix_micros(k), TIMESTAMP_NTZ '1970-01-01 00:00:00') AS k"
     columns = (local if name == "k" else name for name in table.column_names)
@@ -308,22 +308,20 @@ def view_of(spark: Any, table: pa.Table) -> Any:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", OFFSETS)
-def test_a_fixed_offset_is_sparks(zone: str, spark: Any, in_zone: Callable[[str], None]) -> None:
+def test_fixed_offsets_match_spark(zone: str, spark: Any, in_zone: Callable[[str], None]) -> None:
     view = view_of(spark, rows())
     in_zone(zone)
     wrong = []
     for sql, column in zip(ZONED, asked(view, ZONED), strict=True):
         vector = ours(sql, zone)
-        values = [shown(value_at(vector, row)) for row in range(len(vector))]
+        values = [normalized(value_at(vector, row)) for row in range(len(vector))]
         if values != as_numbers(column):
             wrong.append((sql, values, as_numbers(column)))
     assert wrong == []
 
 
 @pytest.mark.spark
-def test_names_of_offsets_are_read_as_spark_reads_them(
-    spark: Any, in_zone: Callable[[str], None]
-) -> None:
+def test_offset_names_match_spark(spark: Any, in_zone: Callable[[str], None]) -> None:
     for zone in (*OFFSETS, *MORE_OFFSETS):
         in_zone(zone)
         sql = "SELECT unix_micros(CAST(TIMESTAMP_NTZ '2024-07-01 00:00:00' AS TIMESTAMP))"
@@ -333,14 +331,14 @@ def test_names_of_offsets_are_read_as_spark_reads_them(
 
 
 @pytest.mark.spark
-def test_every_expression_is_sparks(spark: Any) -> None:
+def test_expressions_match_spark(spark: Any) -> None:
     wrong = []
     texts = (*EXPRESSIONS, *FUNCTIONS)
     for sql, column in zip(texts, asked(view_of(spark, rows()), texts), strict=True):
         vector = ours(sql)
         for row, value in enumerate(as_numbers(column)):
             bound = 0.0 if vector.error is None else float(vector.error[row])
-            result = shown(value_at(vector, row))
+            result = normalized(value_at(vector, row))
             if not agrees(result, value, bound):
                 wrong.append((sql, row, result, value))
     assert wrong == []
@@ -400,7 +398,7 @@ def _decimal(kind: SqlType, rng: Random) -> Decimal | None:
         return None
     size = (
         0, largest, largest - rng.randint(0, 6), 1, unit, 10 ** (digits - 1) * 5,
-        # So many digits and a five: where a tie is rounded.
+        # All these digits and a five, to test rounding of ties.
         rng.randrange(10**digits) // 10 * 10 + 5, rng.randrange(10**digits),
     )[chosen - 1]  # fmt: skip
     size = min(size, largest)
@@ -409,7 +407,7 @@ def _decimal(kind: SqlType, rng: Random) -> Decimal | None:
 
 
 def rows_of(rng: Random, count: int) -> pa.Table:
-    """A table of so many rows with the columns of `SCHEMA`, and `at`, which counts them."""
+    """A table of `count` rows with the columns of `SCHEMA` and the row number `at`."""
     arrays = {
         name: pa.array(
             values_of(kind, rng, count),
@@ -421,7 +419,7 @@ def rows_of(rng: Random, count: int) -> pa.Table:
 
 
 class TextMaker(Struct, dict=True):
-    """Draws one expression after another."""
+    """Draw random expressions."""
 
     rng: Random
 
@@ -494,25 +492,25 @@ ROWS = 14
 TEXTS_PER_RUN = 120
 NAMES = {f"t#1.{name}": name for name in COLUMNS}
 
-PLACES = (
+CONTEXTS = (
     *(f"c10_4 {op} ({{}})" for op in "+-*/%"), *(f"({{}}) {op} c38_30" for op in "+-*/%"),
     "({}) >= c38_30", "({}) BETWEEN c38_30 AND c10_4", "nullif({}, c38_30)", "coalesce(c10_4, {})",
     "least({}, c38_6)", "c38_6 IN ({}, 1)", "if(b, {}, c18_9)", "-({})",
 )  # fmt: skip
-"""Where the type of a literal counts."""
+"""Contexts in which the type of a literal matters."""
 
 
 class Case(Struct, dict=True):
-    """An expression, the rows on which it does not fail, and its values there; None if refused."""
+    """An expression, the rows on which it succeeds, and its values there; None if unsupported."""
 
     sql: str
     expr: Expr
     rows: list[int]
-    found: Vector | None
+    vector: Vector | None
 
 
 def read(sql: str) -> Expr | None:
-    """The expression; None where the text is refused."""
+    """Parse the expression; None if it is refused."""
     try:
         return selected(f"SELECT {sql} AS x FROM t", {"t": NUMBER_SCHEMA})
     except ImpctlError:
@@ -520,7 +518,7 @@ def read(sql: str) -> Expr | None:
 
 
 def evaluated(sql: str, columns: Columns) -> Case | None:
-    """What the engine says; any exception that is not impctl's own comes through."""
+    """Evaluate in the engine; exceptions that are not impctl's propagate."""
     expr = read(sql)
     if expr is None:
         return None
@@ -531,16 +529,16 @@ def evaluated(sql: str, columns: Columns) -> Case | None:
         return Case(sql, expr, [*every], Evaluator(expr).values(columns, ROWS))
     except (EvaluationError, NotExactError):
         rows = [row for row in every if _works(expr, columns, row)]
-    return Case(sql, expr, rows, Evaluator(expr).values(_at(columns, rows), len(rows)))
+    return Case(sql, expr, rows, Evaluator(expr).values(_rows_at(columns, rows), len(rows)))
 
 
-def _at(columns: Columns, rows: list[int]) -> dict[str, Vector]:
+def _rows_at(columns: Columns, rows: list[int]) -> dict[str, Vector]:
     return {name: vector.take(np.array(rows, dtype=np.int64)) for name, vector in columns.items()}
 
 
 def _works(expr: Expr, columns: Columns, row: int) -> bool:
     try:
-        Evaluator(expr).values(_at(columns, [row]), 1)
+        Evaluator(expr).values(_rows_at(columns, [row]), 1)
     except (EvaluationError, NotExactError):
         return False
     return True
@@ -556,60 +554,60 @@ def random_texts(seed: int, count: int) -> Iterator[str]:
 
 
 @random_seeds(1, 2, 20)
-def test_nothing_but_an_error_of_ours_comes_out(seed: int) -> None:
+def test_only_impctl_errors_are_raised(seed: int) -> None:
     columns = columns_of_rows(rows_of(Random(seed), ROWS))
     cases = [evaluated(sql, columns) for sql in random_texts(100 + seed, 150)]
-    values = [len(case.rows) for case in cases if case is not None and case.found is not None]
-    # Most are computed, on most rows.
+    values = [len(case.rows) for case in cases if case is not None and case.vector is not None]
+    # Most expressions are computed on most rows.
     assert sum(values) > 50 * ROWS
 
 
 def differences(spark: Any, cases: list[Case], table: pa.Table) -> list[Any]:
-    """Where types or values are not Spark's, and where the text written for Spark is another."""
+    """Differences of types or values from Spark, and of the SQL rendered for Spark."""
     from pyspark.errors import AnalysisException, ParseException
 
-    written = [render_expr(case.expr, NAMES).sql(dialect="spark") for case in cases]
+    rendered = [render_expr(case.expr, NAMES).sql(dialect="spark") for case in cases]
     texts = []
-    for case, own in zip(cases, written, strict=True):
+    for case, spark_sql in zip(cases, rendered, strict=True):
         where = f"at IN ({', '.join(map(str, case.rows))})" if case.rows else "false"
-        texts += [f"CASE WHEN {where} THEN {sql} END" for sql in (case.sql, own)]
+        texts += [f"CASE WHEN {where} THEN {sql} END" for sql in (case.sql, spark_sql)]
     columns = asked(spark.createDataFrame(table), texts)
     wrong: list[Any] = []
-    for case, own, *pair in zip(cases, written, columns[::2], columns[1::2], strict=True):
+    for case, spark_sql, *pair in zip(cases, rendered, columns[::2], columns[1::2], strict=True):
         failures = [column for column in pair if isinstance(column, Exception)]
         if any(isinstance(error, (AnalysisException, ParseException)) for error in failures):
-            # Spark refuses the text itself, so there is nothing to be wrong about.
+            # Spark refuses the expression itself, so there is no value to compare.
             continue
         if failures:
-            wrong.append((case.sql, own, "Spark fails", str(failures[0])[:200]))
+            wrong.append((case.sql, spark_sql, "Spark fails", str(failures[0])[:200]))
         else:
-            wrong += column_differs(case, own, *pair, table)
+            wrong += column_differs(case, spark_sql, *pair, table)
     return wrong
 
 
 def column_differs(
-    case: Case, written: str, column: pa.ChunkedArray, again: pa.ChunkedArray, table: pa.Table
+    case: Case, written: str, column: pa.ChunkedArray, rerendered: pa.ChunkedArray, table: pa.Table
 ) -> Iterator[Any]:
     from pyspark.sql.pandas.types import from_arrow_type
 
     kind, theirs = type_of(case.expr), from_arrow_type(column.type).simpleString()
     known = kind is not None and kind.kind is not Kind.OTHER
-    if again.type != column.type or (known and kind is not None and kind.spark_name != theirs):
-        yield case.sql, written, str(kind), theirs, str(again.type)
+    if rerendered.type != column.type or (known and kind is not None and kind.spark_name != theirs):
+        yield case.sql, written, str(kind), theirs, str(rerendered.type)
         return
     values = as_numbers(column)
-    if values != as_numbers(again):
+    if values != as_numbers(rerendered):
         yield case.sql, written
-    for place, row in enumerate(case.rows):
-        assert case.found is not None
-        result = shown(value_at(case.found, place))
+    for index, row in enumerate(case.rows):
+        assert case.vector is not None
+        result = normalized(value_at(case.vector, index))
         if not agrees(result, values[row], 0.0):
             inputs = {name: str(table[name][row]) for name in COLUMNS if name in case.sql}
             yield case.sql, inputs, result, values[row]
 
 
 def compared(spark: Any, texts: Iterator[str], seed: int) -> tuple[list[Any], int]:
-    """Differences from Spark, and how many values were held against it."""
+    """Return the differences from Spark and the number of compared values."""
     table = rows_of(Random(seed), ROWS)
     columns = columns_of_rows(table)
     with localcontext(prec=60):
@@ -619,7 +617,7 @@ def compared(spark: Any, texts: Iterator[str], seed: int) -> tuple[list[Any], in
 
 @pytest.mark.spark
 @random_seeds(0, 1, 10)
-def test_random_numbers_are_sparks(seed: int, spark: Any) -> None:
+def test_random_numbers_match_spark(seed: int, spark: Any) -> None:
     wrong, values = compared(spark, random_texts(seed, TEXTS_PER_RUN), seed)
     assert wrong == []
     assert values > TEXTS_PER_RUN
@@ -627,13 +625,13 @@ def test_random_numbers_are_sparks(seed: int, spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.long)])
-def test_every_literal_counts_as_in_spark(share: int, spark: Any) -> None:
-    """A third of the places for each literal; three neighbors in the list have all of them."""
+def test_literals_in_all_contexts_match_spark(share: int, spark: Any) -> None:
+    """Use a third of the contexts for each literal; three adjacent literals cover all."""
     texts = [
-        place.format(literal)
+        context.format(literal)
         for number, literal in enumerate(LITERALS)
-        for at, place in enumerate(PLACES)
-        if (number + at) % share == 0
+        for index, context in enumerate(CONTEXTS)
+        if (number + index) % share == 0
     ]
     wrong, values = compared(spark, iter(texts), 1)
     assert wrong == []
@@ -654,14 +652,14 @@ def averages(digits: int, scale: int, totals: list[int], counts: list[int]) -> l
     return [int(value) if is_valid else None for value, is_valid in known]
 
 
-def test_seven_cents_over_160_rows_are_rounded_as_a_double() -> None:
-    # 0.0004375 as a decimal; the nearest double, and so Spark, lies below.
+def test_averages_are_rounded_as_doubles() -> None:
+    # 0.0004375 as a decimal. The nearest double, which Spark uses, is smaller.
     for digits, seven_cents in ((7, 437), (12, 438)):
         result = averages(digits, 2, [7, -7, 0, 5], [160, 160, 160, 0])
         assert result == [seven_cents, -seven_cents, 0, None]
 
 
-def test_more_rows_than_doubles_sum_exactly_are_refused() -> None:
+def test_too_many_rows_for_exact_sums_are_refused() -> None:
     most = most_rows(decimal(15, 6))
     assert averages(11, 2, [most], [most]) == [10_000]
     with pytest.raises(EvaluationError, match="more than 90,071 rows") as caught:
@@ -670,7 +668,7 @@ def test_more_rows_than_doubles_sum_exactly_are_refused() -> None:
 
 
 @pytest.mark.spark
-def test_averages_are_sparks(spark: Any, tmp_path: Any) -> None:
+def test_averages_match_spark(spark: Any, tmp_path: Any) -> None:
     random = np.random.default_rng(5)
     groups = np.repeat(np.arange(300), random.choice([1, 3, 7, 9, 64, 160], 300))
     columns, outputs = {"g": groups}, []

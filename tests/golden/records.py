@@ -1,4 +1,4 @@
-"""Golden records, and the output of a command, reduced to what is the same on every machine."""
+"""Golden records, and command output reduced to what is the same on every machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Golden(Struct, frozen=True):
         return HERE / "wording" / f"{self.name}.txt"
 
     def differences(self, record: Record, renames: Renames) -> str:
-        """How a record differs from the files, and what to do about it; empty if it does not."""
+        """Describe how a record differs from the files, and what to do; empty if it does not."""
         expected = json.loads(self.values.read_text(encoding="utf-8"))
         in_values = values_difference(expected, record.values, renames)
         in_wording = text_difference(self.wording.read_text(encoding="utf-8"), record.wording)
@@ -68,10 +68,10 @@ If the new wording is intended, record it again: python -m tests.golden wording 
 
 
 class Renames(Struct, frozen=True):
-    """What has been renamed since the values were recorded, old names to new ones.
+    """Renames since the values were recorded, from old names to new ones.
 
     `keys` are keys of JSON objects. An entry may name the enclosing keys too (`steps.action`); the
-    longest entry that matches wins. A key renamed to None has been removed. `names` are whole
+    longest matching entry applies. A key renamed to None has been removed. `names` are complete
     texts: codes, actions, words that a message puts in backticks.
     """
 
@@ -81,12 +81,12 @@ class Renames(Struct, frozen=True):
     @classmethod
     @cache
     def load(cls) -> Renames:
-        """The entries of `renames.yaml`."""
+        """Read `renames.yaml`."""
         entries = yaml.safe_load((HERE / "renames.yaml").read_text(encoding="utf-8"))
         return cls(entries["keys"] or {}, entries["names"] or {})
 
     def applied(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """A recorded value with the new names; `path` are the recorded keys that lead to it."""
+        """Apply the new names to a recorded value; `path` are the recorded keys leading to it."""
         if isinstance(value, dict):
             new_names = {key: self.key((*path, key)) for key in value}
             return {
@@ -126,10 +126,10 @@ def text_difference(recorded: str, new: str) -> str:
 
 
 def json_text(value: Any, indent: str = "", used: int = 0, *, packed: bool = False) -> str:
-    """JSON in which everything that fits on a line is on one line.
+    """Format JSON, with everything on one line that fits.
 
-    `used` is how much of the first line is taken already. With `packed`, short neighbours share a
-    line: good for files, while a diff is easier to read with one entry on each line.
+    `used` is the used width of the first line. With `packed`, short neighbors share a line. That
+    suits files; a diff is easier to read with one entry per line.
     """
     line = json.dumps(value, ensure_ascii=False)
     if used + len(line) < _WIDTH or not isinstance(value, dict | list):
@@ -161,7 +161,7 @@ _DIGITS = 9
 
 
 class Output(Struct, frozen=True):
-    """What one command printed, and its exit code."""
+    """The output and the exit code of one command."""
 
     words: Sequence[str]
     code: int
@@ -179,7 +179,7 @@ class Output(Struct, frozen=True):
 
     @property
     def has_rows(self) -> bool:
-        """Whether stdout holds rows of an answer and nothing else."""
+        """Whether stdout has only rows of a result."""
         command = self.words[0]
         return command in ("query", "changes") or (command == "why" and "--without" in self.words)
 
@@ -198,7 +198,7 @@ def values(output: Output) -> dict[str, Any]:
 
 
 def wording(output: Output, known: str = "") -> str:
-    """The wording of an output; of JSON only prose that `known` does not contain yet."""
+    """The wording of an output; for JSON only prose that `known` does not contain."""
     heading = f"$ impctl {' '.join(output.words)}"
     errors = [f"! {line}".rstrip() for line in filtered(output.stderr).splitlines()]
     if not output.is_json:
@@ -216,7 +216,7 @@ def wording(output: Output, known: str = "") -> str:
 
 
 def json_values(value: Any, path: tuple[str, ...] = ()) -> Any:
-    """The values of a JSON document, or of the part of one that the keys of `path` lead to."""
+    """The values of a JSON document, or of its part under the keys of `path`."""
     if isinstance(value, dict):
         return {key: json_values(part, (*path, key)) for key, part in value.items()}
     placeholder = _placeholder(path)
@@ -236,7 +236,7 @@ _PROSE = "<prose>"
 
 
 def _prose_values(text: str) -> str:
-    """Of prose only the stable code that may end it, in brackets."""
+    """Replace prose by a placeholder with the stable code at its end, if any."""
     code = re.search(r"\[[a-z_]+\]$", text)
     return f"<prose {code.group()}>" if code else _PROSE
 
@@ -254,12 +254,12 @@ def _prose(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 
 def _depends_on_load(text: Any) -> bool:
-    """Whether this is a warning of `bench` that other work slowed the machine down."""
+    """Whether this is a warning of `bench` about a busy machine."""
     return isinstance(text, str) and "the machine was busy" in text
 
 
 def _portable(value: Any) -> Any:
-    """A value that stays, without paths and random names, and with portable digits."""
+    """A value without paths and random names, and with portable digits."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     return _without_names(value) if isinstance(value, str) else value
@@ -267,7 +267,7 @@ def _portable(value: Any) -> Any:
 
 @cache
 def _placeholder(path: tuple[str, ...]) -> str | None:
-    """The placeholder of a key: the longest pattern that matches wins, one without `*` first."""
+    """The placeholder of a key, from the longest matching pattern, preferably without `*`."""
     matches = []
     for pattern, placeholder in _fields():
         ending = path[-len(pattern) :]
@@ -278,7 +278,7 @@ def _placeholder(path: tuple[str, ...]) -> str | None:
 
 @cache
 def _fields() -> tuple[tuple[tuple[str, ...], str], ...]:
-    """The patterns of `fields.yaml` with their placeholders; of renamed keys both names."""
+    """The patterns of `fields.yaml` with their placeholders, under old and new names."""
     groups = yaml.safe_load((HERE / "fields.yaml").read_text(encoding="utf-8"))
     fields = [(tuple(name.split(".")), sign) for sign, names in groups.items() for name in names]
     renames = Renames.load()
@@ -290,9 +290,9 @@ def _fields() -> tuple[tuple[tuple[str, ...], str], ...]:
 
 
 def filtered(text: str) -> str:
-    """A text without measured quantities, paths and random names.
+    """Remove measured quantities, paths and random names.
 
-    Once something is replaced, the blanks and rules that align a table are shortened, because their
+    If something is replaced, the blanks and rules that align a table are shortened, because their
     length depended on it.
     """
     text = _without_names(text)
@@ -341,7 +341,7 @@ _RANDOM_NAMES = (
     (re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{16,64}\b"), "<hash>"),
 )
 
-# Moments that scripts set are long past (`worlds.NOW`); later ones come from the machine's clock.
+# Times set by scripts are in the past (`worlds.NOW`); later ones come from the system clock.
 _MOMENT = r"\b20(2[5-9]|[3-9]\d)-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?"
 _NUMBER = r"(?<![\w.@-])\d{1,3}(,\d{3})*(\.\d+)?"
 _QUANTITIES = tuple(
@@ -357,9 +357,9 @@ _QUANTITIES = tuple(
         (r"\bJava \d+ at \S+ \(\w+\)", "Java <version> at <path>"),
         (r"\b\d+\.\d+\.\d+\b", "<version>"),
         (r"<version> and \d+ more are", "<version> and <count> more are"),
-        # Commits that follow each other quickly count as one change.
+        # Commits in quick succession count as one change.
         (r"(^ *next change +).*", r"\1<forecast>"),
-        # An estimate leaves out runs that took unusually long.
+        # Estimates exclude runs that took unusually long.
         (r"\(\d+ runs?\)", "(<count> runs)"),
         # Suggestions of the option parser differ between its releases.
         (r" \(Possible options: [^)]*\)", ""),

@@ -1,4 +1,4 @@
-"""What is run, in which folders, and its record: scripts, commands that must fail, `--help`."""
+"""The golden scripts: their steps and tables, commands that must fail, and `--help`."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from tests.golden.records import (
 from tests.support.run_cli import ROWS, called
 
 NOW = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
-"""The present of all scripts. It is long past, because `records` filters later years."""
+"""The current time of all scripts, in the past because `records` filters later years."""
 
 
 class Worlds:
-    """Makes each folder once, below `root`, and restores it from a copy from then on.
+    """Create each folder once, below `root`, and later restore it from a copy.
 
     All folders are used at the same path, because a store identifies tables by their path.
     """
@@ -85,8 +85,8 @@ class Worlds:
 # Tables -------------------------------------------------------------------------------------------
 
 
-def _nothing(folder: Path) -> None:
-    """For scripts whose first commands make the tables."""
+def _no_tables(folder: Path) -> None:
+    """For scripts whose first commands create the tables."""
 
 
 def _small(folder: Path) -> None:
@@ -128,7 +128,7 @@ def _in_files(path: Path, rows: pa.Table, size: int) -> None:
 
 
 def _crimes(folder: Path) -> None:
-    """The table of `workloads/crimes.yaml` and a day of changes, with made-up incidents."""
+    """The table of `workloads/crimes.yaml` and a day of changes, with synthetic incidents."""
     kinds = ["THEFT", "BATTERY", "HOMICIDE", "ARSON", "NON-CRIMINAL"]
 
     def incidents(first: int, count: int) -> pa.Table:
@@ -149,7 +149,7 @@ def _crimes(folder: Path) -> None:
 
 
 _WORLDS: dict[str, Callable[[Path], None]] = {
-    "empty": _nothing,
+    "empty": _no_tables,
     "small": _small,
     "shops": _shops,
     "crimes": _crimes,
@@ -160,7 +160,7 @@ _WORLDS: dict[str, Callable[[Path], None]] = {
 
 
 def change(entries: Mapping[str, Any]) -> None:
-    """Change the current folder, entry by entry: a verb and what it takes."""
+    """Change the current folder, one verb with its argument after another."""
     for verb, argument in entries.items():
         _CHANGES[verb](argument)
 
@@ -255,8 +255,8 @@ def _catalog(statement: str) -> None:
     connection.close()
 
 
-def _spoil_state(_: object) -> None:
-    """Flip a byte in the middle of every stored run of state."""
+def _corrupt_state(_: object) -> None:
+    """Flip a byte in the middle of all stored state."""
     connection = sqlite3.connect(".impctl/catalog.sqlite")
     contents = connection.execute("SELECT DISTINCT content FROM run").fetchall()
     assert contents
@@ -269,7 +269,7 @@ def _spoil_state(_: object) -> None:
 
 
 def _java(home: str) -> None:
-    """A folder that looks like the home of a Java, so that `doctor` reports the same everywhere."""
+    """Create a folder like a Java home, so that `doctor` reports the same everywhere."""
     java = Path(home) / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\n")
@@ -289,7 +289,7 @@ _CHANGES: dict[str, Callable[[Any], object]] = {
     "vacuum": _vacuum,
     "log": _log,
     "catalog": _catalog,
-    "spoil_state": _spoil_state,
+    "spoil_state": _corrupt_state,
     "java": _java,
     "open_to_all": lambda path: Path(path).chmod(0o777),
     "folder": lambda path: Path(path).mkdir(),
@@ -298,8 +298,8 @@ _CHANGES: dict[str, Callable[[Any], object]] = {
 
 BAD_INPUTS, HELP = "bad-inputs", "help"
 _COLUMNS = 80
-"""Width of `--help`, and of steps that ask for it. Other text is written as into a pipe, where each
-sentence is one line: in 80 columns, line breaks would depend on how long a number is."""
+"""Width of `--help`, and of steps that ask for it. Other text is written as to a pipe, one sentence
+per line: in 80 columns, line breaks would depend on the length of numbers."""
 _OUTSIDE = ("IMPCTL_", "SPARK_", "AWS_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM")
 _WHERE_SPARK_IS = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_SUBMIT_OPTS", "SPARK_HOME")
 
@@ -312,12 +312,12 @@ class Step(Struct, frozen=True):
     show: str = ""
     change: Mapping[str, Any] = field(default_factory=dict)
     only: str = "text and json"
-    """`text` or `json` for a command that runs in one form only; such a command changes nothing."""
+    """`text` or `json` for a command that runs in one form only and changes nothing."""
     columns: int | None = None
 
 
 class Script(Struct, frozen=True):
-    """Steps over the tables of a world; `files` are copied beside these."""
+    """Steps over the tables of a world; `files` are copied to the same folder."""
 
     name: str
     steps: tuple[Step, ...]
@@ -342,7 +342,7 @@ class Case(Struct, frozen=True):
 
 
 def names(*, spark: bool) -> list[str]:
-    """The names of all records, of those that need Spark or of the others."""
+    """The names of all records that need Spark, or of the others."""
     result = [script.name for script in scripts() if script.spark == spark]
     return result if spark else [*result, BAD_INPUTS, HELP]
 
@@ -438,20 +438,20 @@ def _output_of(command: str, columns: int | None = None) -> Output:
 
 @contextmanager
 def _inside(folder: Path, variables: Mapping[str, str], *, spark: bool = False) -> Iterator[None]:
-    """Work in a folder, without variables from outside that change what is printed.
+    """Work in a folder, without outside variables that affect the output.
 
     Without Spark there is no Java either, so that a command cannot start Spark unnoticed.
     """
     kept = _WHERE_SPARK_IS if spark else ()
-    outside = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if name in kept or not name.startswith(_OUTSIDE)
     }
-    environment = {**outside, **({} if spark else {"JAVA_HOME": "absent"}), **variables}
+    environment = {**inherited, **({} if spark else {"JAVA_HOME": "absent"}), **variables}
     thresholds = gc.get_threshold()
     gc.set_threshold(200_000, 20, 50)  # as the console script does
-    # `impctl gc` looks for what runs of other processes left in the folder for temporary files.
+    # `impctl gc` looks for files of other processes in the folder for temporary files.
     temporary = folder.parent / "temporary"
     temporary.mkdir(exist_ok=True)
     try:
@@ -525,7 +525,7 @@ def _folder_of(case: Case, worlds: Worlds) -> Path:
 
 
 def _failure_values(output: Output) -> dict[str, Any]:
-    """Codes, locations and the names in messages; how much succeeded all the same."""
+    """Codes, locations and the names in messages, and the number of results."""
     (document,) = output.documents
     error = document["error"]
     return {
@@ -574,7 +574,7 @@ def _command_values(command: Any, context: Any) -> dict[str, Any]:
 
 
 def _option_values(param: Any) -> dict[str, Any]:
-    """What distinguishes an option from one that takes a text once."""
+    """The properties that distinguish an option from one that takes one text."""
     described = getattr(param, "type_descriptor", None) or param.type
     choices = getattr(described, "choices", None) or ()
     properties = {

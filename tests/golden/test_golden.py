@@ -1,4 +1,4 @@
-"""What users see is what was recorded: values and wording of every command.
+"""Check that the output of every command matches the records of values and wording.
 
 To record again, see `python -m tests.golden --help`.
 """
@@ -37,9 +37,9 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 
 
 def check(name: str, worlds: Worlds) -> None:
-    differences = Golden(name).differences(record_of(name, worlds), Renames.load())
-    if differences:
-        pytest.fail(differences, pytrace=False)
+    problem = Golden(name).differences(record_of(name, worlds), Renames.load())
+    if problem:
+        pytest.fail(problem, pytrace=False)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_output_matches_the_record(
     name: str, worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs(name)
-    # Estimates count the start of Spark, which other tests may have started in this process.
+    # Estimates include the start of Spark unless another test has started it in this process.
     monkeypatch.setattr(sessions.OwnSession, "is_running", False)
     check(name, worlds)
 
@@ -86,18 +86,18 @@ def test_every_command_and_option_is_run_or_excused() -> None:
     lines += [shlex.split(case.run) for case in bad_inputs()]
     run = {(words[0], word) for words in lines for word in words[1:] if word.startswith("--")}
     excuses = yaml.safe_load((HERE / "not-run.yaml").read_text(encoding="utf-8"))
-    alone = {(name, option) for name, some in excuses["one command"].items() for option in some}
+    single = {(name, option) for name, some in excuses["one command"].items() for option in some}
     run_somewhere = {option for _, option in run}
     excused = {*excuses["any command"], *run_somewhere.intersection(excuses["shared"])}
-    missing = {(name, option) for name, option in options() - run - alone if option not in excused}
+    missing = {(name, option) for name, option in options() - run - single if option not in excused}
     assert {words[0] for words in lines} >= set(COMMANDS)
     assert not missing, f"add these to a script or to not-run.yaml: {sorted(missing)}"
-    assert not alone & run, "these are run: remove them from not-run.yaml"
-    assert alone <= options(), "these options no longer exist"
+    assert not single & run, "these are run: remove them from not-run.yaml"
+    assert single <= options(), "these options no longer exist"
 
 
 def options() -> set[tuple[str, str]]:
-    """Every option of every command."""
+    """Return every option of every command."""
     group: Any = typer.main.get_command(build_app())
     context = group.context_class(group, info_name="impctl")
     return {
@@ -111,10 +111,10 @@ def options() -> set[tuple[str, str]]:
 def test_help_of_every_command_has_an_example_and_fits_80_columns() -> None:
     text = Golden("help").wording.read_text(encoding="utf-8")
     for command in COMMANDS:
-        _, _, own = text.partition(f"\n$ impctl {command} --help\n")
-        own = own.partition("\n\n\n")[0]
-        assert own.startswith(f"Usage: impctl {command} "), command
-        assert f"\n  Example:\n    impctl {command} " in own, command
+        _, _, usage = text.partition(f"\n$ impctl {command} --help\n")
+        usage = usage.partition("\n\n\n")[0]
+        assert usage.startswith(f"Usage: impctl {command} "), command
+        assert f"\n  Example:\n    impctl {command} " in usage, command
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -144,7 +144,7 @@ def difference(new: str, renames: Renames = NONE) -> str:
     return values_difference(values(output(DOCUMENT)), values(output(new)), renames)
 
 
-def test_values_keep_what_must_stay_and_wording_keeps_the_prose() -> None:
+def test_values_exclude_prose_and_wording_keeps_it() -> None:
     (document,) = values(output(DOCUMENT))["documents"]
     assert document["results"] == [
         {
@@ -228,11 +228,11 @@ def test_paths_are_filtered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_json_keeps_its_meaning_when_it_is_laid_out(packed: bool) -> None:
+def test_formatted_json_is_equivalent(packed: bool) -> None:
     value = {"a": [1, 2.5, None, "x" * 90], "b": {"c": ["y" * 30] * 4}, "d": [], "e": {}}
     assert json.loads(json_text(value, packed=packed)) == value
 
 
-def test_a_difference_shows_what_was_recorded_and_what_is_new() -> None:
+def test_a_difference_shows_recorded_and_new_lines() -> None:
     lines = text_difference("a\nb\n", "a\nc\n").splitlines()
     assert lines[-3:] == [" a", "-b", "+c"]

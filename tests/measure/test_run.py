@@ -1,4 +1,4 @@
-"""Measuring a workload: figures, sizes, each measure on small tables; failures stay with cases."""
+"""Measuring a workload: figures, sizes, each measure on small tables, and failures per case."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ ONE = {"maintain_ms": Metric.of([1.0])}
 
 
 def changes(case: MeasuredCase, *sizes: tuple[float, ...]) -> Iterator[Cell]:
-    """A cell of `good`, labelled with the sizes; `bad` can only be recaptured."""
+    """Yield a cell of `good`, labelled with the sizes; `bad` can only be recaptured."""
     if case.query.name == "bad":
         raise UnsupportedError("Query `bad` can only be recaptured", hint="see `impctl explain`")
     yield case.cell(ONE, {"sizes": str(tuple(chain(*sizes)))}, checked=AgainstRecapture(True, 0))
@@ -80,7 +80,7 @@ def same(case: MeasuredCase) -> Iterator[Cell]:
 
 
 def failing(case: MeasuredCase, *_: object) -> Iterator[Cell]:
-    """Two cells of `good`; of `bad` one, then an error."""
+    """Yield two cells of `good`; one of `bad`, then fail."""
     yield case.cell(ONE, {"at": 1}, checked=AgainstRecapture(True, 0))
     if case.query.name == "bad":
         raise TableError("The table is gone", hint="bring it back")
@@ -108,10 +108,10 @@ def use(monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[..., Itera
 
 @pytest.fixture
 def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file, measured by functions above; its table is not opened."""
+    """A workload file, measured by the functions above; its table is not opened."""
     for name, work in {"maintain": changes, "query": same, "capture": same, "ways": same}.items():
         use(monkeypatch, name, work)
-    # Measuring the noise takes a third of a second.
+    # Measuring noise takes a third of a second.
     monkeypatch.setattr(run_module, "yardstick", lambda folder: 10.0)
     (tmp_path / "tables").mkdir()
     path = tmp_path / "w.yaml"
@@ -121,8 +121,8 @@ def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def failures(workload: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The same; `changes` fails for `bad`, `skipping` finds errors, `capture` has a bug and `ways`
-    is interrupted."""
+    """The same, but `changes` fails for `bad`, `skipping` finds errors, `capture` has a bug and
+    `ways` is interrupted."""
     works = {"maintain": failing, "query": unsound, "capture": broken, "ways": stopped}
     for name, work in works.items():
         use(monkeypatch, name, work)
@@ -133,8 +133,8 @@ def measured_run(
     workload: Path, request: MeasureRequest | None = None, *queries: str, rows: tuple[int, ...] = ()
 ) -> tuple[Record, Outcome]:
     with open_context(Settings(workload)) as ctx:
-        asked = MeasureRequest() if request is None else request
-        outcome = run_workload(ctx, asked, queries, delta_rows=rows)
+        options = MeasureRequest() if request is None else request
+        outcome = run_workload(ctx, options, queries, delta_rows=rows)
     record = outcome.results[0]
     assert isinstance(record, Record)
     return record, outcome
@@ -150,7 +150,7 @@ def decisive(outcome: Outcome) -> ImpctlError:
     return failure.error
 
 
-def test_every_figure_has_every_query_and_draws_what_its_measure_gives(
+def test_every_figure_has_every_query_and_a_valid_chart(
     workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "measure_maintain", lambda case, *_: same(case))
@@ -172,25 +172,25 @@ def test_the_record_of_a_workload(workload: Path) -> None:
     assert (record.scale, record.repeat, record.seed) == (1.0, 3, 1)
     assert record_from_json(record_to_json(record), "r.json") == record
     (cell,) = record.cells_of("changes")
-    # Rows for what is realistic, shares for a break-even on a table of any size.
+    # Row counts are realistic; shares give a break-even on a table of any size.
     assert cell.labels == {"query": "good", "sizes": "(10, 100, 1000, 0.01, 0.1)"}
     assert [cell.labels["query"] for cell in record.cells_of("skipping")] == ["good", "bad"]
 
-    # What cannot be maintained is named, and loses nothing else.
+    # A query that cannot be maintained is reported, and nothing else is lost.
     (failure,) = outcome.failures
     assert (failure.query, failure.error.exit_code) == ("bad", 3)
     expected = "Figure `changes`, query bad: Query `bad` can only be recaptured"
     assert record.failures == (expected,)
 
 
-def test_only_what_is_asked_for(
+def test_only_selected_figures(
     workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = lambda folder: float((folder / "noise").write_text("1"))  # noqa: E731
     monkeypatch.setattr(run_module, "yardstick", noise)
     out, page = tmp_path / "r.json", tmp_path / "r.html"
-    asked = MeasureRequest(only=("skipping", "changes"), repeat=7, out=out, report=page)
-    record, outcome = measured_run(workload, asked, "good", rows=(5, 50))
+    request = MeasureRequest(only=("skipping", "changes"), repeat=7, out=out, report=page)
+    record, outcome = measured_run(workload, request, "good", rows=(5, 50))
     assert [figure.name for figure in record.figures] == ["skipping", "changes"]
     assert [cell.labels for cell in record.cells] == [
         {"query": "good", "repeat": 7},
@@ -201,14 +201,14 @@ def test_only_what_is_asked_for(
     text = page.read_text()
     assert "Workload mine" in text
     assert "the suite" not in text
-    (compared,) = compare_files(out, out, SilentReporter()).results
-    assert getattr(compared, "suite", "") == "mine"
-    # The folder in which noise was measured is gone too.
+    (comparison,) = compare_files(out, out, SilentReporter()).results
+    assert getattr(comparison, "suite", "") == "mine"
+    # The folder in which noise was measured is removed too.
     assert {path.name for path in tmp_path.iterdir()} == {"tables", "w.yaml", "r.json", "r.html"}
     assert list((tmp_path / "tables").iterdir()) == []
 
 
-def test_names_that_are_not_there(workload: Path) -> None:
+def test_unknown_names_are_refused(workload: Path) -> None:
     with pytest.raises(UsageError) as caught:
         measured_run(workload, only("change"))
     assert caught.value.message == "There is no figure `change`"
@@ -218,16 +218,16 @@ def test_names_that_are_not_there(workload: Path) -> None:
     assert (caught.value.code, caught.value.hint) == ("query_unknown", "did you mean `good`?")
 
 
-def test_a_record_without_a_kind_is_that_of_a_suite(workload: Path) -> None:
+def test_the_default_kind_of_a_record_is_suite(workload: Path) -> None:
     record, _ = measured_run(workload)
     older = record_to_json(record).replace('"kind": "workload"', '"other": 0')
     assert record_from_json(older, "r.json") == replace(record, kind=RecordKind.SUITE)
 
 
-def test_a_failure_costs_the_rest_of_its_case_only(failures: Path) -> None:
+def test_a_failure_only_ends_its_case(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes"))
-    places = [(cell.labels["query"], cell.labels["at"]) for cell in record.cells]
-    assert places == [("good", 1), ("good", 7), ("bad", 1)]
+    labels = [(cell.labels["query"], cell.labels["at"]) for cell in record.cells]
+    assert labels == [("good", 1), ("good", 7), ("bad", 1)]
     assert record.failures == ("Figure `changes`, query bad: The table is gone",)
     (failure,) = outcome.failures
     assert (failure.query, failure.error.exit_code) == ("bad", 3)
@@ -235,7 +235,7 @@ def test_a_failure_costs_the_rest_of_its_case_only(failures: Path) -> None:
     assert [figure.name for figure in record.figures] == ["changes"]
 
 
-def test_a_failed_check_is_the_gravest_failure(failures: Path) -> None:
+def test_a_failed_check_is_the_worst_failure(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes", "skipping"))
     assert decisive(outcome).exit_code == 5
     assert record.failures[1:3] == (
@@ -246,50 +246,48 @@ def test_a_failed_check_is_the_gravest_failure(failures: Path) -> None:
     assert len(record.cells_of("skipping")) == 4
 
 
-def test_a_bug_is_told_as_one_and_costs_its_case_only(failures: Path) -> None:
+def test_a_bug_is_reported_and_only_ends_its_case(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes", "capture"))
     assert len(record.cells_of("changes")) == 3
     assert len(record.cells_of("capture")) == 2
     error = decisive(outcome)
-    # Before the table that is gone: exit code 1 is a bug, whatever else failed.
+    # It outranks the missing table: exit code 1 means a bug, whatever else failed.
     assert error.exit_code == 1
     assert "Unexpected error, KeyError" in error.message
     assert isinstance(error.__cause__, KeyError)
 
 
-def test_an_interrupt_keeps_the_cells_that_are_done(failures: Path, tmp_path: Path) -> None:
+def test_an_interrupt_keeps_finished_cells(failures: Path, tmp_path: Path) -> None:
     out = tmp_path / "record.json"
     with pytest.raises(KeyboardInterrupt):
         measured_run(failures, only("changes", "ways", out=out))
-    kept = record_from_json(out.read_text(), "record.json")
-    assert [figure.name for figure in kept.figures] == ["changes", "ways"]
-    assert [cell.figure for cell in kept.cells] == ["changes", "changes", "changes", "ways"]
+    record = record_from_json(out.read_text(), "record.json")
+    assert [figure.name for figure in record.figures] == ["changes", "ways"]
+    assert [cell.figure for cell in record.cells] == ["changes", "changes", "changes", "ways"]
 
 
-def test_each_figure_has_the_noise_around_it(
-    workload: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_figure_has_its_noise(workload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([10.0, 10.0, 15.0])
     monkeypatch.setattr(run_module, "yardstick", lambda folder: next(times))
     record, _ = measured_run(workload, only("changes", "capture"))
     assert (record.figure_noise, record.noise) == ({"changes": 0.0, "capture": 0.5}, 0.5)
 
 
-def test_cells_of_one_case_share_a_fingerprint_of_what_was_measured(failures: Path) -> None:
-    def prints(text: str) -> dict[object, str]:
+def test_cells_of_one_case_share_a_fingerprint(failures: Path) -> None:
+    def fingerprints(text: str) -> dict[object, str]:
         failures.write_text(text)
         record, _ = measured_run(failures, only("changes"))
         return {cell.labels["query"]: cell.fingerprint for cell in record.cells}
 
-    before = prints(WORKLOAD)
+    before = fingerprints(WORKLOAD)
     assert len(set(before.values())) == 2
-    assert prints(WORKLOAD.replace("SELECT 1 FROM t", "SELECT  1 FROM t")) == before
-    after = prints(WORKLOAD.replace("SELECT 1 FROM t", "SELECT 3 FROM t"))
+    assert fingerprints(WORKLOAD.replace("SELECT 1 FROM t", "SELECT  1 FROM t")) == before
+    after = fingerprints(WORKLOAD.replace("SELECT 1 FROM t", "SELECT 3 FROM t"))
     assert after["good"] != before["good"]
     assert after["bad"] == before["bad"]
 
 
-def test_the_record_is_written_whole(workload: Path, tmp_path: Path) -> None:
+def test_the_record_is_written_at_once(workload: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "record.json"
     _, outcome = measured_run(workload, only("changes", out=out))
     assert out.is_file()
@@ -297,21 +295,21 @@ def test_the_record_is_written_whole(workload: Path, tmp_path: Path) -> None:
     assert outcome.results[1].path == str(out)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("place", ["file/record.json", "folder"])
-def test_files_that_cannot_be_written_are_told_before_anything_is_measured(
-    workload: Path, tmp_path: Path, place: str
+@pytest.mark.parametrize("target", ["file/record.json", "folder"])
+def test_unwritable_files_are_reported_before_measuring(
+    workload: Path, tmp_path: Path, target: str
 ) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError) as caught:
-        measured_run(workload, only(out=tmp_path / place))
+        measured_run(workload, only(out=tmp_path / target))
     assert caught.value.exit_code == 6
     assert "The record could not be written to" in caught.value.message
     assert not list((tmp_path / "tables").iterdir())
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_the_trial_leaves_a_file_as_it_is(tmp_path: Path) -> None:
+def test_checking_outputs_keeps_files(tmp_path: Path) -> None:
     out = tmp_path / "record.json"
     out.write_text("an earlier one")
     check_outputs(MeasureRequest(out=out, report=tmp_path / "new" / "page.html"), {})
@@ -321,7 +319,7 @@ def test_the_trial_leaves_a_file_as_it_is(tmp_path: Path) -> None:
         check_outputs(MeasureRequest(out=out, report=out), {})
 
 
-def test_a_disk_that_fills_up_later_costs_no_figure(
+def test_a_full_disk_loses_no_figure(
     workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(28, "No space left on device")
@@ -340,8 +338,8 @@ def record(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_full_device_is_told_and_stays(record: Path, tmp_path: Path) -> None:
-    """A link stands for the device: an administrator's run would put a file in its place."""
+def test_a_full_device_is_reported(record: Path, tmp_path: Path) -> None:
+    """Through a link, because a run as root would replace the device by a file."""
     target = tmp_path / "full"
     target.symlink_to("/dev/full")
     with pytest.raises(StorageError, match="No space left on device"):
@@ -353,28 +351,28 @@ def test_a_full_device_is_told_and_stays(record: Path, tmp_path: Path) -> None:
 def test_a_pipe_gets_the_page(record: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    got: list[str] = []
-    reader = threading.Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()), daemon=True)
     reader.start()
     report_file(record, pipe, SilentReporter())
     assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
     reader.join(10)
-    assert got[0].rstrip().endswith("</html>")
+    assert received[0].rstrip().endswith("</html>")
 
 
 def test_a_link_to_a_file_stays_a_link(record: Path, tmp_path: Path) -> None:
-    there = tmp_path / "elsewhere" / "page.html"
-    there.parent.mkdir()
-    there.write_text("old")
+    page = tmp_path / "elsewhere" / "page.html"
+    page.parent.mkdir()
+    page.write_text("old")
     target = tmp_path / "page.html"
-    target.symlink_to(there)
+    target.symlink_to(page)
     report_file(record, target, SilentReporter())
     assert target.is_symlink()
-    assert there.read_text().rstrip().endswith("</html>")
-    assert [path.name for path in there.parent.iterdir()] == ["page.html"]
+    assert page.read_text().rstrip().endswith("</html>")
+    assert [path.name for path in page.parent.iterdir()] == ["page.html"]
 
 
-def test_the_trial_does_not_open_a_pipe(tmp_path: Path) -> None:
+def test_checking_outputs_opens_no_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     check_outputs(MeasureRequest(out=pipe), {})
@@ -388,10 +386,9 @@ def ids(values: Iterable[int]) -> pa.Table:
 
 
 def uncounted(folder: Path, *groups: list[int]) -> Snapshot:
-    """A table of one file per group of values, none with statistics."""
+    """Create a table of one file per group of values, without statistics."""
     names = [
-        handmade.write_file(folder, f"{at}.parquet", ids(values))
-        for at, values in enumerate(groups)
+        handmade.write_file(folder, f"{i}.parquet", ids(values)) for i, values in enumerate(groups)
     ]
     schema = handmade.metadata([handmade.field("id", handmade.LONG)])
     added = [handmade.add(name, 0, stats=None) for name in names]
@@ -399,28 +396,28 @@ def uncounted(folder: Path, *groups: list[int]) -> Snapshot:
     return open_source("t", str(folder)).snapshot()
 
 
-def drawn(snapshot: Snapshot, size: int = 2000) -> list[int]:
+def sampled(snapshot: Snapshot, size: int = 2000) -> list[int]:
     return sample_rows(snapshot, size, np.random.default_rng(1)).column("id").to_pylist()
 
 
-def test_every_row_is_as_likely_where_the_log_does_not_count_them(tmp_path: Path) -> None:
+def test_uncounted_rows_are_sampled_uniformly(tmp_path: Path) -> None:
     snapshot = uncounted(tmp_path / "t", [1], [2, 3, 4], [])
     assert snapshot.rows is None
-    result = drawn(snapshot)
+    result = sampled(snapshot)
     assert len(result) == 2000
     assert all(400 < result.count(value) < 600 for value in (1, 2, 3, 4))
 
 
-def test_an_empty_table_is_told_as_such(tmp_path: Path) -> None:
+def test_an_empty_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is empty"):
-        drawn(uncounted(tmp_path / "t", []))
+        sampled(uncounted(tmp_path / "t", []))
 
 
-def test_deleted_rows_are_neither_drawn_nor_counted(tmp_path: Path) -> None:
+def test_deleted_rows_are_not_sampled(tmp_path: Path) -> None:
     table = VectoredTable(tmp_path / "t", ids(range(10)))
     table.append(ids([10]))
     table.delete(lambda rows: pc.is_in(rows["id"], pa.array(range(1, 10))))
-    result = drawn(open_source("t", str(tmp_path / "t")).snapshot())
+    result = sampled(open_source("t", str(tmp_path / "t")).snapshot())
     assert set(result) == {0, 10}
     assert 900 < result.count(10) < 1100
 
@@ -461,11 +458,11 @@ def test_from_workload_to_comparison(
     file.write_text(SMALL_WORKLOAD)
     out, page = tmp_path / "record.json", tmp_path / "record.html"
     words = ("--delta-rows", "1", "--delta-rows", "20", "--repeat", "2", *only.split())
-    ran = Cli(capsys, file)("bench", *words, "--out", str(out), "--report", str(page))
+    completed = Cli(capsys, file)("bench", *words, "--out", str(out), "--report", str(page))
 
-    # A query that cannot be read is named in every figure, one that is only recaptured in one.
-    assert ran.code == 3
-    assert ran.error["query"] in ("hashed", "wrong")
+    # An unreadable query fails in every figure, one that is only recaptured in one.
+    assert completed.code == 3
+    assert completed.error["query"] in ("hashed", "wrong")
     record = record_from_json(out.read_text(), "record.json")
     assert (record.kind, record.suite, record.repeat) == (RecordKind.WORKLOAD, "small", 2)
     assert record.tables == {"t": len(ROWS)}
@@ -476,23 +473,23 @@ def test_from_workload_to_comparison(
     ]
     assert "can only be recaptured" in record.failures[0]
 
-    costs = record.cells_of("changes")
-    assert [cell.labels["changes"] for cell in costs] == [1, 20]
-    for cell in costs:
+    cells = record.cells_of("changes")
+    assert [cell.labels["changes"] for cell in cells] == [1, 20]
+    for cell in cells:
         assert (cell.labels["query"], cell.covers, cell.slack) == ("by_g", True, 0)
         assert cell.metrics["recapture_ratio"].median > 0
         assert cell.metrics["maintain_ms"].runs == 4
-    (even,) = break_evens(record)
-    assert even.case == "by_g"
-    for saved in record.cells_of("skipping"):
-        assert saved.equal is True
-        assert {"plain_ms", "sketch_ms", "rows_share"} <= saved.metrics.keys()
+    (break_even,) = break_evens(record)
+    assert break_even.case == "by_g"
+    for skipping_cell in record.cells_of("skipping"):
+        assert skipping_cell.equal is True
+        assert {"plain_ms", "sketch_ms", "rows_share"} <= skipping_cell.metrics.keys()
     first, recaptured = record.cells_of("capture")
     assert {"recapture_ms", "capture_ms"} <= first.metrics.keys()
     assert {"plain_ms", "recapture_ms"} == recaptured.metrics.keys()
     assert (first.covers, recaptured.covers) == (True, True)
 
-    # Nothing of the copies is left, and the table and its store are as they were.
+    # No copies are left, and the folder has only the expected files.
     kept = {"t", "w.yaml", "record.json", "record.html"}
     assert {path.name for path in tmp_path.iterdir()} == kept
     text = page.read_text()
@@ -544,7 +541,7 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 
 
 @pytest.mark.parametrize(
-    ("share", "size", "total", "told"),
+    ("share", "size", "total", "expected"),
     [
         (0.1, 100, 1000, 0.1),
         (0.01, 123, 12345, 0.01),
@@ -553,8 +550,8 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
         (0.1, 1, 0, 0.1),
     ],
 )
-def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: float) -> None:
-    assert _real_share(share, size, total) == told
+def test_shares_are_exact(share: float, size: int, total: int, expected: float) -> None:
+    assert _real_share(share, size, total) == expected
 
 
 @pytest.mark.parametrize("query", ["window", "join", "mixing", "groups", "rows"])
@@ -562,26 +559,26 @@ def test_duckdb_finds_the_same_sketch(ctx: Context, query: str) -> None:
     pytest.importorskip("duckdb")
     with scratch_copy(ctx, ("t", "s")) as scratch:
         measured = captured(scratch, ctx.workload.queries[query])
-        held = {sketch.access: sketch.ranges for sketch in measured.stored.sketches}
-        assert any(len(ranges) for ranges in held.values())
+        expected = {sketch.access: sketch.ranges for sketch in measured.stored.sketches}
+        assert any(len(ranges) for ranges in expected.values())
         connection = ParquetSql.open()
         assert connection is not None
-        assert duckdb_recapture(connection, measured, held)() == held
-        less = {access: ranges.minus(ranges) for access, ranges in held.items()}
+        assert duckdb_recapture(connection, measured, expected)() == expected
+        empty = {access: ranges.minus(ranges) for access, ranges in expected.items()}
         with pytest.raises(NotOffered, match="a different sketch"):
-            duckdb_recapture(connection, measured, less)
+            duckdb_recapture(connection, measured, empty)
         assert duckdb_plain(connection, scratch.tables, measured.prepared)
         connection.close()
 
 
-def test_duckdb_that_fails_later_is_a_note(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where its memory ends, or a file goes, between the check and the timed runs."""
+def test_late_failures_of_duckdb_are_noted(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when memory runs out, or a file is removed, between the check and the timed runs."""
     pytest.importorskip("duckdb")
-    opened = ParquetSql.open()
-    assert opened is not None
-    gone = ("t", ["/nowhere/gone.parquet"])
-    monkeypatch.setattr(ParquetSql, "open", lambda: opened)
-    monkeypatch.setattr(timing, "milliseconds", lambda run: opened.view(*gone) or 0.0)
+    connection = ParquetSql.open()
+    assert connection is not None
+    missing = ("t", ["/nowhere/gone.parquet"])
+    monkeypatch.setattr(ParquetSql, "open", lambda: connection)
+    monkeypatch.setattr(timing, "milliseconds", lambda run: connection.view(*missing) or 0.0)
     with scratch_copy(ctx, ("t",)) as scratch:
         measured = captured(scratch, ctx.workload.queries["rows"])
         expected = pa.table({"id": []})
@@ -590,10 +587,10 @@ def test_duckdb_that_fails_later_is_a_note(ctx: Context, monkeypatch: pytest.Mon
         assert not metrics
         assert "DuckDB failed after one successful answer: IO Error" in note
         with pytest.raises(SqlFailed, match="Connection"):
-            opened.run("SELECT 1")
+            connection.run("SELECT 1")
 
 
-def test_values_of_folders_are_columns(tmp_path: Path, capsys: Capsys) -> None:
+def test_duckdb_reads_partition_columns(tmp_path: Path, capsys: Capsys) -> None:
     pytest.importorskip("duckdb")
     rows = pa.table(
         {
@@ -612,12 +609,17 @@ def test_values_of_folders_are_columns(tmp_path: Path, capsys: Capsys) -> None:
         result = duckdb_plain(connection, ctx.tables, prepared)()
         connection.close()
     assert isinstance(result, pa.Table)
-    shown = {(row["p"], str(row["d"]), int(row["s"])) for row in result.to_pylist()}
-    one, other = "1970-01-02", "1970-01-03"
-    assert shown == {("a b", one, 2), ("50% off", one, 3), ("ä/ö", other, 4), (None, other, 11)}
+    rows_read = {(row["p"], str(row["d"]), int(row["s"])) for row in result.to_pylist()}
+    first, second = "1970-01-02", "1970-01-03"
+    assert rows_read == {
+        ("a b", first, 2),
+        ("50% off", first, 3),
+        ("ä/ö", second, 4),
+        (None, second, 11),
+    }
 
 
-def test_partitions_that_no_folder_names_are_not_plain(tmp_path: Path) -> None:
+def test_partitions_without_folders_are_not_plain(tmp_path: Path) -> None:
     name = handmade.write_file(tmp_path / "h", "a.parquet", pa.table({"id": [1]}))
     added = handmade.add(name, 1, partitionValues={"p": "a"})
     columns = {"id": "long", "p": "string"}
@@ -627,11 +629,11 @@ def test_partitions_that_no_folder_names_are_not_plain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_second_row_of_a_subquery_fails_there_too(rows: int) -> None:
+def test_duckdb_refuses_a_second_subquery_row(rows: int) -> None:
     duckdb = pytest.importorskip("duckdb")
     check = render_expr(one_row(ColumnRef("q.n", LONG), None), {"q.n": "n"})
-    counted = exp.select(exp.alias_(exp.Literal.number(rows), "n")).subquery("q")
-    text = _translated(exp.select("n").from_(counted).where(check))
+    subquery = exp.select(exp.alias_(exp.Literal.number(rows), "n")).subquery("q")
+    text = _translated(exp.select("n").from_(subquery).where(check))
     if rows == 1:
         assert duckdb.sql(text).fetchall() == [(1,)]
     else:

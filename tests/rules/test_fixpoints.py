@@ -1,4 +1,4 @@
-"""Rules over fixpoints: which columns stay, which filters go in, when the best rows are enough."""
+"""Rules for fixpoints: pruned columns, pushed filters, and fixpoints of the best rows only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.reference_plan import ReferenceFailure, bag, evaluate
 
 
 def test_fewer_columns_would_change_the_rows() -> None:
-    """What pruning keeps: of two columns the one that nobody reads decides on the other."""
+    """An unused column stays if it affects which rows of the other column exist."""
     plan = net_plan(CLOSURE + "SELECT x FROM c")
     (result,) = fixpoints_of(prune_columns(plan))
     assert [a.name for a in result.attributes] == ["x", "y"]
@@ -53,10 +53,8 @@ def test_fewer_columns_would_change_the_rows() -> None:
 
 
 @pytest.mark.parametrize(("step", "stable", "linear"), cases("plans", "stable columns"))
-def test_stable_columns_are_those_all_rows_of_a_derivation_share(
-    step: str, stable: str, linear: str
-) -> None:
-    """Of steps of `c(x, y)`."""
+def test_stable_columns_are_shared_by_all_rows_derived(step: str, stable: str, linear: str) -> None:
+    """Steps of `c(x, y)`."""
     fixpoint = fixpoint_of(
         f"WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION {step}) SELECT * FROM c"
     )
@@ -65,8 +63,8 @@ def test_stable_columns_are_those_all_rows_of_a_derivation_share(
     assert is_linear(fixpoint) is (linear == "linear")
 
 
-def test_values_that_only_count_as_equal_are_not_the_same() -> None:
-    """0.0 and -0.0 join, and a filter may tell them apart."""
+def test_equal_but_distinguishable_values_are_not_stable() -> None:
+    """0.0 and -0.0 join, but a filter may distinguish them."""
     fixpoint = fixpoint_of(
         "WITH RECURSIVE c(w) AS (SELECT weight FROM links UNION "
         "SELECT l.weight FROM c JOIN links l ON c.w = l.weight) SELECT w FROM c"
@@ -86,10 +84,10 @@ def test_a_value_that_a_union_may_convert_is_not_stable() -> None:
     assert not stable_columns(replace(fixpoint, step=replace(step, attributes=unknown)))
 
 
-def test_columns_computed_in_nested_queries_are_not_compared_part_by_part(
+def test_nested_queries_are_compared_in_linear_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each level doubles what a comparison would visit."""
+    """Each level would double the number of visited nodes."""
     query = "SELECT x, y, y AS k FROM c"
     for level in range(14):
         query = f"SELECT x, abs(y + y) AS y, abs(y + y) AS k FROM ({query}) q{level}"
@@ -106,20 +104,20 @@ def test_columns_computed_in_nested_queries_are_not_compared_part_by_part(
     assert len(visited) < 1_000
 
 
-def test_a_filter_that_tells_zeros_apart_stays() -> None:
-    """Of 0.0 and -0.0 a set has one."""
+def test_a_filter_distinguishing_zeros_stays() -> None:
+    """A set has only one of 0.0 and -0.0."""
     sql = (
         "WITH RECURSIVE c(w, n) AS (SELECT weight, src FROM links UNION "
         "SELECT c.w, l.dst FROM c JOIN links l ON c.n = l.src) SELECT w FROM c WHERE {}"
     )
-    for condition, goes in (("w = 0.0D", True), ("CAST(w AS STRING) = '-0.0'", False)):
+    for condition, is_pushed in (("w = 0.0D", True), ("CAST(w AS STRING) = '-0.0'", False)):
         (result,) = fixpoints_of(push_selections(net_plan(sql.format(condition))))
-        assert ("select" in tree(result)) is goes
+        assert ("select" in tree(result)) is is_pushed
 
 
 @pytest.mark.parametrize(("parts", "stable"), [(8, {"x"}), (9, set())])
-def test_of_steps_with_too_many_ways_nothing_is_said(parts: int, stable: set[str]) -> None:
-    """Nine parts of one side with nine of the other are more than 64 ways."""
+def test_steps_with_too_many_combinations_are_skipped(parts: int, stable: set[str]) -> None:
+    """Nine parts on each side are more than 64 combinations."""
     side = " UNION ALL ".join(f"SELECT x, y + {number} AS y FROM c" for number in range(parts))
     fixpoint = fixpoint_of(
         "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION "
@@ -153,7 +151,7 @@ def test_other_filters_stay(condition: str) -> None:
 
 
 def test_no_access_below_a_fixpoint_is_indispensable() -> None:
-    """A step may have rows of its own."""
+    """A step may add rows without it."""
     assert indispensable(net_plan(REACHED + "SELECT n FROM r")) == frozenset()
 
 
@@ -173,7 +171,7 @@ def test_sums_of_doubles_are_followed_through_a_plan() -> None:
 
 
 @random_cases(20, 40, 2000)
-def test_columns_go_from_all_parts_alike(cases: range) -> None:
+def test_columns_are_pruned_in_all_parts(cases: range) -> None:
     fewer = 0
     for seed in cases:
         root = make_bag_trial(seed).root
@@ -206,14 +204,14 @@ WALKS = (
         ("SELECT x, y, l, cost FROM c", "x y l cost"),
     ],
 )
-def test_columns_that_nobody_needs_go(above: str, kept: str) -> None:
+def test_unused_columns_are_pruned(above: str, kept: str) -> None:
     plan = prune_columns(net_plan(WALKS + above))
     (result,) = fixpoints_of(plan)
     assert [a.name for a in result.attributes] == kept.split()
     assert prune_columns(plan) == plan
 
 
-def test_one_column_stays_where_none_is_needed() -> None:
+def test_one_column_stays_if_none_is_used() -> None:
     sql = (
         "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT r.a, r.b FROM r "
         "CROSS JOIN links) SELECT COUNT(*) FROM r"
@@ -222,8 +220,8 @@ def test_one_column_stays_where_none_is_needed() -> None:
     assert [a.name for a in result.attributes] == ["a"]
 
 
-def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
-    """No SELECT stands between here: the columns match by their places."""
+def test_columns_of_a_union_stay() -> None:
+    """No SELECT is in between, so columns match by position."""
     fixpoint = fixpoint_of(
         "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT a, b FROM r) "
         "SELECT a, b FROM r"
@@ -234,9 +232,10 @@ def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
         )
         for side in "xy"
     ]
-    made = tuple(replace(a, id=f"u.{a.name}") for a in fixpoint.attributes)
+    both = tuple(replace(a, id=f"u.{a.name}") for a in fixpoint.attributes)
     bare = replace(
-        fixpoint, step=nodes.SetOperation(nodes.SetKind.UNION, True, leaves[0], leaves[1], made)
+        fixpoint,
+        step=nodes.SetOperation(nodes.SetKind.UNION, True, leaves[0], leaves[1], both),
     )
     (first, _) = fixpoint.attributes
     root = nodes.Project(bare, (nodes.ComputedColumn(replace(first, id="out"), first.ref()),))
@@ -244,7 +243,7 @@ def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
     assert (after.step, after.attributes) == (bare.step, bare.attributes)
 
 
-def test_columns_of_a_set_stay_where_those_of_a_bag_go() -> None:
+def test_unused_columns_of_a_set_stay() -> None:
     (result,) = fixpoints_of(
         prune_columns(net_plan(WALKS.replace("UNION ALL", "UNION") + "SELECT y FROM c"))
     )
@@ -256,11 +255,11 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
     (result,) = fixpoints_of(core)
     assert "select src = 1" in tree(result.base)
     assert "select y > 2" in tree(core).partition("fixpoint")[0]
-    whole = fixpoint_of(WALKS + "SELECT y FROM c")
-    names = {a.id: a.name for a in whole.attributes}
-    assert {names[column] for column in stable_columns(whole)} == {"x"}
-    assert is_linear(whole)
-    assert is_derived_from_one_row(whole)
+    fixpoint = fixpoint_of(WALKS + "SELECT y FROM c")
+    names = {a.id: a.name for a in fixpoint.attributes}
+    assert {names[column] for column in stable_columns(fixpoint)} == {"x"}
+    assert is_linear(fixpoint)
+    assert is_derived_from_one_row(fixpoint)
 
 
 @pytest.mark.parametrize(
@@ -273,12 +272,12 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
         ("SELECT n + 1 FROM r WHERE n IN (SELECT src FROM links)", True),
     ],
 )
-def test_whether_each_row_is_made_of_one(step: str, once: bool) -> None:  # noqa: FBT001
+def test_rows_derived_from_one_row(step: str, once: bool) -> None:  # noqa: FBT001
     sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
     assert is_derived_from_one_row(fixpoint_of(sql)) is once
 
 
-def test_the_rules_leave_a_bag_a_bag() -> None:
+def test_a_bag_stays_a_bag() -> None:
     for text in ("", " MAX RECURSION LEVEL 9"):
         sql = WALKS.replace("cost)", f"cost){text}", 1) + "SELECT y FROM c WHERE x = 1"
         (result,) = fixpoints_of(apply_rules(net_plan(sql)))
@@ -288,7 +287,7 @@ def test_the_rules_leave_a_bag_a_bag() -> None:
 
 _ADDED = ("r.c + l.cost", "l.cost + r.c", "r.c - l.cost", "r.c", "r.c + r.n", "r.c + r.p")
 _COMPARED = ("greatest(r.c, l.cost)", "least(l.cost, r.c)", "r.c * 2", "r.c + l.cost * r.c")
-_BESIDE = ("r.p", "l.dst", "r.p + 1", "r.n", "r.c", "l.cost", "l.dst + r.n")
+_OTHERS = ("r.p", "l.dst", "r.p + 1", "r.n", "r.c", "l.cost", "l.dst + r.n")
 _CONDITIONS = (
     "r.c < 3", "r.c + l.cost <= 4", "4 > r.c", "r.c > 1", "r.c % 2 = 0", "r.p < 3", "r.n <> 3",
     "l.cost > 0", "r.c = l.cost", "r.c < l.src", "r.c < r.p", "r.c IS NOT NULL",
@@ -296,14 +295,14 @@ _CONDITIONS = (
 _ABOVE = [text for (text,) in listed("plans", "above best rows")]
 
 
-def _text(rng: random.Random) -> str:
+def _random_query(rng: random.Random) -> str:
     value = rng.choice(_ADDED if rng.random() < 0.75 else _COMPARED)
-    beside = rng.choice(_BESIDE)
+    other = rng.choice(_OTHERS)
     conditions = rng.sample(_CONDITIONS, rng.choice((0, 0, 1, 1, 2)))
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    columns = f"l.dst, CAST({beside} AS BIGINT), CAST({value} AS BIGINT)"
+    columns = f"l.dst, CAST({other} AS BIGINT), CAST({value} AS BIGINT)"
     if rng.random() < 0.15:
-        # The other column is no column of the text: values alone, without ties.
+        # A constant in the other column: values alone, without ties.
         columns = f"l.dst, 1L, CAST({value.replace('r.p', 'r.n')} AS BIGINT)"
     return (
         "WITH RECURSIVE r(n, p, c) AS (SELECT dst, src, CAST(cost AS BIGINT) FROM links"
@@ -312,8 +311,8 @@ def _text(rng: random.Random) -> str:
     )
 
 
-def _links(rng: random.Random) -> list[dict[str, Any]]:
-    """Without circles, so that all rows have an end; some cost less than nothing, or NULL."""
+def _random_links(rng: random.Random) -> list[dict[str, Any]]:
+    """Links without cycles, so that recursion ends. Some costs are negative or NULL."""
     result = []
     for _ in range(rng.randint(4, 11)):
         src = rng.randrange(4)
@@ -326,10 +325,10 @@ def _has_best(plan: nodes.Plan) -> bool:
     return any(isinstance(node, nodes.Fixpoint) and node.best for node in plan.walk())
 
 
-def _changed(seed: int) -> bool | None:
-    """Whether the rule changes the answer; None where it changes no plan."""
+def _is_changed(seed: int) -> bool | None:
+    """Whether the rule changes the result; None if it does not change the plan."""
     rng = random.Random(f"best {seed}")
-    plan, tables = net_plan(_text(rng)), {"links": _links(rng)}
+    plan, tables = net_plan(_random_query(rng)), {"links": _random_links(rng)}
     after = best_fixpoints(plan)
     if after == plan:
         return None
@@ -344,7 +343,7 @@ def _changed(seed: int) -> bool | None:
 
 @random_cases(80, 118, 6000, also="171 383 501 592 1083")
 def test_the_bag_of_rows_stays(cases: Sequence[int]) -> None:
-    result = [_changed(seed) for seed in cases]
+    result = [_is_changed(seed) for seed in cases]
     assert True not in result, cases[result.index(True)]
     assert result.count(False) > len(cases) // 8
 
@@ -379,7 +378,7 @@ def _best(sql: str) -> list[str]:
          ["best min 3 by 0, 1, 2"]),
     ],
 )  # fmt: skip
-def test_what_stays(sql: str, best: list[str] | None) -> None:
+def test_the_best_rows_kept(sql: str, best: list[str] | None) -> None:
     assert _best(sql) == (["best min 3 by 0, 1"] if best is None else best)
     core = core_of(net_plan(sql))
     assert _has_best(core)
@@ -415,17 +414,17 @@ def _refusals() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("sql", "reason"), list(_refusals()))
-def test_why_all_rows_stay(sql: str, reason: str) -> None:
+def test_reasons_to_keep_all_rows(sql: str, reason: str) -> None:
     root = apply_rules(net_plan(sql))
     assert not _has_best(root)
     notes = recursion_notes(root)
-    (result,) = (notes[at] for at, one in enumerate(root.walk()) if isinstance(one, nodes.Fixpoint))
+    (result,) = (notes[i] for i, node in enumerate(root.walk()) if isinstance(node, nodes.Fixpoint))
     assert "keeps rows that MIN or MAX does not need: " in result
     assert reason in result
 
 
-def test_a_condition_on_one_value_decides_on_the_other() -> None:
-    """Dear and short, cheap and long: the one in between goes on where the short one stops."""
+def test_conditions_tie_two_best_values() -> None:
+    """Where a short but expensive path stops, one that is longer and cheaper goes on."""
     sql = (
         "WITH RECURSIVE r(n, h, c) AS (SELECT dst, 1L, CAST(cost AS BIGINT) FROM links"
         " WHERE src = 1 UNION SELECT l.dst, r.h + 1L, CAST(r.c + l.cost AS BIGINT)"
@@ -435,8 +434,8 @@ def test_a_condition_on_one_value_decides_on_the_other() -> None:
     assert _best(sql.format("WHERE r.c < 10")) == ["None"]
 
 
-def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
-    """1 -> 2 costs 1 or 2, 2 -> 3 costs 1; only what costs an even number goes on."""
+def test_conditions_on_costs_need_more_than_the_best_rows() -> None:
+    """1 -> 2 costs 1 or 2, 2 -> 3 costs 1. Only paths with an even cost continue."""
     sql = (
         "WITH RECURSIVE r(n, c) AS (SELECT dst, CAST(cost AS BIGINT) FROM links WHERE src = 1"
         " UNION SELECT l.dst, CAST(r.c + l.cost AS BIGINT) FROM r JOIN links l ON r.n = l.src"
@@ -445,11 +444,11 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
     rows = links((1, 2, "A", 1), (1, 2, "A", 2), (2, 3, "A", 1))
     plan = net_plan(sql)
     assert bag(evaluate(apply_rules(plan), {"links": rows})) == bag([(2, 1), (3, 3)])
-    (own,) = fixpoints_of(plan)
+    (fixpoint,) = fixpoints_of(plan)
     wrong = _with_best(plan, nodes.BestOnly((0,), (nodes.BestValue(1),)))
     assert bag(evaluate(wrong, {"links": rows})) == bag([(2, 1)])
     assert fingerprint(wrong) != fingerprint(plan)
-    assert own.best is None
+    assert fixpoint.best is None
 
 
 def _with_best(plan: nodes.Plan, best: nodes.BestOnly) -> nodes.Plan:
@@ -458,12 +457,12 @@ def _with_best(plan: nodes.Plan, best: nodes.BestOnly) -> nodes.Plan:
     return plan.map_inputs(lambda child: _with_best(child, best))
 
 
-def test_filters_go_in_only_on_groups() -> None:
-    """On `x` whole groups stay out; on `p`, which no step changes either, better rows would."""
+def test_only_filters_on_groups_move() -> None:
+    """A filter on `x` removes whole groups. One on `p`, also stable, would remove better rows."""
     sql = PATHS.format("r.p", "r.c + l.cost", "") + BACK + " AND r.{} = {}"
-    by_group, beside = (
+    by_group, by_other = (
         fixpoints_of(apply_rules(net_plan(sql.format(*pair))))[0]
         for pair in (("x", "1"), ("p", "'A'"))
     )
     assert "Select" in {type(node).__name__ for node in by_group.base.walk()}
-    assert "Select" not in {type(node).__name__ for node in beside.base.walk()}
+    assert "Select" not in {type(node).__name__ for node in by_other.base.walk()}

@@ -1,4 +1,4 @@
-"""All rules: the same bag of rows on random plans and data; each by examples; plans remembered."""
+"""All rules: the same rows on random plans and data, examples of each, and the cache of plans."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from tests.support.random_queries import SCHEMA, random_sql
 from tests.support.reference_plan import ReferenceFailure, ReferenceLimit, Tables, bag, evaluate
 
 OFTEN = [rule for rule in RULES if rule not in (best_fixpoints, common_parts)]
-"""Rules that change many a random plan; the others' own tests make plans for them."""
+"""Rules that change many random plans; tests of the others generate plans for them."""
 
 RECURSIVE = (push_selections, prune_columns, apply_rules)
-"""Rules that change many a plan with a fixpoint."""
+"""Rules that change many plans with a fixpoint."""
 
 Answer = frozenset[tuple[tuple[object, ...], int]]
 
@@ -57,14 +57,14 @@ def answers(
     tables: Tables,
     rng: Random,
     runs: int,
-    seen: Mapping[str, Sequence[int]] | None = None,
+    rows: Mapping[str, Sequence[int]] | None = None,
 ) -> set[Answer]:
-    """The bags that several orders of tied rows lead to, over the rows that are `seen`."""
-    return {frozenset(bag(evaluate(plan, tables, seen, rng.shuffle)).items()) for _ in range(runs)}
+    """Return the results for several orders of tied rows, over these `rows`."""
+    return {frozenset(bag(evaluate(plan, tables, rows, rng.shuffle)).items()) for _ in range(runs)}
 
 
 def is_open(plan: plan_nodes.Plan) -> bool:
-    """Whether SQL may leave the answer to chance (ties)."""
+    """Whether ties make the result nondeterministic."""
     return any(isinstance(node, plan_nodes.TopK | plan_nodes.Window) for node in plan.walk())
 
 
@@ -76,9 +76,9 @@ def check(
     *,
     has_open: bool = False,
 ) -> None:
-    """Each rule must keep the answers, and change at least this share of the plans.
+    """Check that each rule keeps the results and changes at least this share of the plans.
 
-    Where ties leave an answer open, plans are tried in several orders of tied rows, or not at all.
+    Plans with ties are evaluated in several orders of tied rows, or skipped.
     """
     compared: Counter[str] = Counter()
     for seed in cases:
@@ -97,7 +97,7 @@ def check(
             continue
         compared.update([*changed])
         for name, after in changed.items():
-            # What did not fail must not start to fail, so nothing is caught here.
+            # A rule must not make a plan fail, so no error is caught here.
             assert answers(after, trial.tables, rng, 1) == before, (seed, name)
     assert all(compared[rule.__name__] > len(cases) * least for rule in rules), compared
 
@@ -135,7 +135,7 @@ def test_golden_pairs(
     assert rule(after) == after
 
 
-def test_a_merged_selection_keeps_its_place() -> None:
+def test_a_merged_selection_has_a_joint_span() -> None:
     sql = "SELECT sid FROM (SELECT * FROM sales WHERE price > 1) WHERE ok"
     pushed = push_selections(plan_of(sql))
     span = pushed.child.span  # type: ignore[union-attr]
@@ -178,7 +178,7 @@ def test_the_rules_together() -> None:
         ("r = 2", 2, False),
         ("r = 2.5", 0, True),
         ("r <= -1", 0, True),
-        # Constants are as Spark rounds them.
+        # Constants are rounded as in Spark.
         ("r <= 2.99", 2, True),
         ("r <= 2.99999999F", 3, True),
         ("r <= CAST(2.99999999999999999999 AS DOUBLE)", 3, True),
@@ -187,7 +187,7 @@ def test_the_rules_together() -> None:
     ],
 )
 def test_a_rank_is_bounded_by_any_comparison(condition: str, count: int, is_all: bool) -> None:
-    """`r = 2` leaves out rows among the first two, so its filter stays."""
+    """`r = 2` drops rows among the first two, so its filter stays."""
     plan = apply_rules(
         plan_of(
             "SELECT sid FROM (SELECT sid, RANK() OVER (PARTITION BY sid ORDER BY price) AS r"
@@ -206,8 +206,8 @@ def test_identities_stay_unique(sql: str) -> None:
         for n in split_averages(plan_of(sql)).walk()
         if isinstance(n, plan_nodes.Aggregate | plan_nodes.Project)
     ]
-    made = [attribute.id for node in nodes for attribute in node.attributes]
-    assert len(made) == len(set(made))
+    ids = [attribute.id for node in nodes for attribute in node.attributes]
+    assert len(ids) == len(set(ids))
 
 
 def test_integers_are_summed_as_doubles_and_decimals_as_decimals() -> None:
@@ -228,7 +228,7 @@ WHERE = "SELECT sid FROM sales WHERE "
 
 
 @pytest.mark.parametrize(("written", "expected"), cases("rules", "common parts"))
-def test_what_stands_beside(written: str, expected: str) -> None:
+def test_common_parts(written: str, expected: str) -> None:
     assert tree(common_parts(plan_of(WHERE + written))) == tree(plan_of(WHERE + expected))
 
 
@@ -243,7 +243,7 @@ def test_an_equality_inside_an_or_joins() -> None:
 
 
 @random_cases(30, 90, 1500, also="91 295 414 475 499 513 544 582")
-def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) -> None:
+def test_common_parts_keep_the_bag_of_rows(cases: Collection[int]) -> None:
     changed = compared = 0
     for seed in cases:
         trial = make_trial(seed)
@@ -256,14 +256,14 @@ def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) ->
         except (ReferenceFailure, ReferenceLimit):
             continue
         compared += after != before
-        # What did not fail must not start to fail, so nothing is caught here.
+        # The rule must not make a plan fail, so no error is caught here.
         assert bag(evaluate(after, trial.tables, None, Random(seed).shuffle)) == expected, seed
     assert compared > len(cases) // 5
     assert changed >= compared
 
 
 def _with_common_parts(plan: plan_nodes.Plan, maker: ExprMaker) -> plan_nodes.Plan:
-    """The plan with an OR of two or three sides in place of each condition, one part in each."""
+    """Replace each condition by an OR of two or three sides that share the condition."""
     inputs = tuple(_with_common_parts(child, maker) for child in plan.inputs)
     plan = plan.with_inputs(inputs) if inputs else plan
     attributes = [attribute for child in inputs for attribute in child.attributes]
@@ -296,13 +296,13 @@ _TWO = "SELECT * FROM (SELECT MAX(price) m FROM sales) x, (SELECT SUM(shelf) s F
 
 
 @pytest.mark.parametrize(("long", "short"), cases("rules", "what one row passes"))
-def test_what_one_row_passes_is_left_out(long: str, short: str) -> None:
+def test_steps_that_keep_the_only_row_are_dropped(long: str, short: str) -> None:
     plan, expected = (plan_of(sql.format(ONE=_ONE, TWO=_TWO)) for sql in (long, short))
     assert tree(single_rows(plan)) == tree(expected)
 
 
 @pytest.mark.parametrize("sql", cases("rules", "what may drop a row"))
-def test_what_may_drop_a_row_stays(sql: str) -> None:
+def test_steps_that_drop_rows_stay(sql: str) -> None:
     plan = plan_of(sql.format(ONE=_ONE))
     assert single_rows(plan) == plan
 
@@ -326,7 +326,7 @@ def schema(*names: str) -> Schema:
     return Schema(tuple(Column(name, LONG) for name in names))
 
 
-def test_a_plan_is_what_reading_and_the_rules_give(planned: Callable[..., Planned]) -> None:
+def test_a_plan_is_parsed_and_optimized(planned: Callable[..., Planned]) -> None:
     result = planned(SQL, {"t": schema("a", "b")}, name="q", zone="UTC")
     query = parse_query(SQL, {"t": schema("a", "b")}, name="q")
     assert result.query == query
@@ -334,7 +334,7 @@ def test_a_plan_is_what_reading_and_the_rules_give(planned: Callable[..., Planne
     assert result.core == core_of(query.root)
 
 
-def test_it_is_remembered_while_the_tables_that_it_reads_stay_the_same(
+def test_a_plan_is_cached_until_its_tables_change(
     planned: Callable[..., Planned],
 ) -> None:
     first = planned(SQL, {"t": schema("a", "b"), "u": schema("x")}, name="q", zone="UTC")
@@ -355,19 +355,19 @@ def test_it_is_remembered_while_the_tables_that_it_reads_stay_the_same(
     ],
     ids=str,
 )
-def test_whatever_else_changes_is_read_anew(
+def test_other_changes_are_parsed_again(
     planned: Callable[..., Planned], change: dict[str, object]
 ) -> None:
-    given = {"sql": SQL, "catalog": {"t": schema("a", "b")}, "name": "q", "zone": "UTC"}
-    first = planned(**given)
-    other = planned(**(given | change))
+    arguments = {"sql": SQL, "catalog": {"t": schema("a", "b")}, "name": "q", "zone": "UTC"}
+    first = planned(**arguments)
+    other = planned(**(arguments | change))
     assert other is not first
-    fresh = parse_query(**(given | change))  # type: ignore[arg-type]
+    fresh = parse_query(**(arguments | change))  # type: ignore[arg-type]
     assert other.query == fresh
-    assert planned(**(given | change)) is other
+    assert planned(**(arguments | change)) is other
 
 
-def test_an_error_is_not_remembered(planned: Callable[..., Planned]) -> None:
+def test_an_error_is_not_cached(planned: Callable[..., Planned]) -> None:
     with pytest.raises(QueryError):
         planned(SQL, {"t": schema("a")}, name="q", zone="UTC")
     with pytest.raises(QueryError):
@@ -377,23 +377,23 @@ def test_an_error_is_not_remembered(planned: Callable[..., Planned]) -> None:
         planned(SQL, {"t": schema("a")}, name="q", zone="UTC")
 
 
-def test_what_is_remembered_is_bounded_and_what_was_not_asked_for_longest_goes() -> None:
+def test_the_cache_drops_the_least_recently_used() -> None:
     catalog = {"t": schema("a", "b")}
     queries = PlannedQueries()
 
-    def ask(number: int) -> Planned:
+    def plan(number: int) -> Planned:
         return queries.of(f"SELECT a FROM t WHERE b > {number}", catalog, name="q", zone="UTC")
 
-    first, second = ask(0), ask(1)
+    first, second = plan(0), plan(1)
     for number in range(2, KEPT + 1):
-        ask(number)
-        assert ask(0) is first
+        plan(number)
+        assert plan(0) is first
     assert len(queries) == KEPT
-    assert ask(1) is not second
+    assert plan(1) is not second
 
 
-class HeldTables(Mapping[str, Schema]):
-    """A catalog as a run has one: it holds on to much else."""
+class TrackedCatalog(Mapping[str, Schema]):
+    """A catalog, like one of a run, that can be tracked by a weak reference."""
 
     def __getitem__(self, table: str) -> Schema:
         if table != "t":
@@ -408,14 +408,14 @@ class HeldTables(Mapping[str, Schema]):
 
 
 @pytest.mark.slow
-def test_no_catalog_is_kept(planned: Callable[..., Planned]) -> None:
-    catalog = HeldTables()
-    gone = weakref.ref(catalog)
+def test_no_catalog_leaks(planned: Callable[..., Planned]) -> None:
+    catalog = TrackedCatalog()
+    reference = weakref.ref(catalog)
     planned(SQL, catalog, name="q", zone="UTC")
     del catalog
     gc.collect()
-    assert gone() is None
-    assert planned(SQL, HeldTables(), name="q", zone="UTC").query.sql == SQL
+    assert reference() is None
+    assert planned(SQL, TrackedCatalog(), name="q", zone="UTC").query.sql == SQL
 
 
 @pytest.mark.parametrize(
@@ -427,16 +427,16 @@ def test_no_catalog_is_kept(planned: Callable[..., Planned]) -> None:
         ("SELECT a FROM t WHERE b > 5 LIMIT ALL", None),
     ],
 )
-def test_a_last_limit_without_order_leaves_the_plan_of_the_whole_answer(
+def test_a_last_limit_without_order_is_not_in_the_plan(
     planned: Callable[..., Planned], sql: str, cut: int | None
 ) -> None:
     catalog = {"t": schema("a", "b")}
     result = planned(sql, catalog, name="q", zone="UTC")
-    whole = planned("SELECT a FROM t WHERE b > 5", catalog, name="q", zone="UTC")
+    unlimited = planned("SELECT a FROM t WHERE b > 5", catalog, name="q", zone="UTC")
     assert result.query.cut == cut
     assert (result.query.sql, result.ruled.sql) == (sql, sql)
-    assert fingerprint(result.ruled.root) == fingerprint(whole.ruled.root)
-    assert fingerprint(result.core) == fingerprint(whole.core)
+    assert fingerprint(result.ruled.root) == fingerprint(unlimited.ruled.root)
+    assert fingerprint(result.core) == fingerprint(unlimited.core)
 
 
 @pytest.mark.parametrize("sql", cases("rules", "limits that stay"))
@@ -466,26 +466,26 @@ def through_json(ending: FinalSteps) -> FinalSteps:
 
 def exprs(ending: FinalSteps) -> list[Expr]:
     first = () if ending.first is None else ending.first.order
-    own = [*(one.expr for one in ending.outputs), *ending.predicates]
-    return [*own, *(key.expr for key in (*ending.order, *first))]
+    expressions = [*(one.expr for one in ending.outputs), *ending.predicates]
+    return [*expressions, *(key.expr for key in (*ending.order, *first))]
 
 
 @random_cases(50, 100, 1000)
-def test_endings_of_random_queries_come_back(cases: range) -> None:
+def test_endings_round_trip_through_json(cases: range) -> None:
     cut = 0
     for seed in cases:
-        draw = random.Random(seed)
-        ending = ending_of(f"{random_sql(draw)} ORDER BY 1 LIMIT {draw.randrange(9)}")
+        rng = random.Random(seed)
+        ending = ending_of(f"{random_sql(rng)} ORDER BY 1 LIMIT {rng.randrange(9)}")
         assert through_json(ending) == ending, seed
         cut += ending.is_cut
     assert cut > len(cases) * 5 // 6
 
 
-def test_every_kind_of_expression_comes_back() -> None:
+def test_expressions_round_trip_through_json() -> None:
     ending = ending_of(EXPRESSIONS)
     assert through_json(ending) == ending
-    met = {type(part) for expr in exprs(ending) for part in expr.walk()}
-    assert {kind.__name__ for kind in get_args(Expr)} - {kind.__name__ for kind in met} <= {"Mean"}
+    used = {type(part) for expr in exprs(ending) for part in expr.walk()}
+    assert {kind.__name__ for kind in get_args(Expr)} - {kind.__name__ for kind in used} <= {"Mean"}
 
 
 @pytest.mark.parametrize(
@@ -493,7 +493,7 @@ def test_every_kind_of_expression_comes_back() -> None:
     [None, True, 0, 2**63 - 1, -(2**70), -0.0, float("inf"), 1 / 3, "\ud800", "", b"\x00\xff"]
     + [Decimal("1E+3"), Decimal("-0.00")],
 )
-def test_a_constant_keeps_its_class_and_its_bits(value: LiteralValue) -> None:
+def test_constants_round_trip_exactly(value: LiteralValue) -> None:
     attribute = plan_nodes.Attribute("o", "o", decimal(5, 2), nullable=False)
     output = plan_nodes.ComputedColumn(attribute, Literal(value, DOUBLE))
     order = (plan_nodes.SortKey(Literal("x", STRING), True, False),)
@@ -505,7 +505,7 @@ def test_a_constant_keeps_its_class_and_its_bits(value: LiteralValue) -> None:
     assert (type(read.value), repr(read.value)) == (type(value), repr(value))
 
 
-def test_a_constant_of_another_class_is_not_written() -> None:
+def test_unknown_constants_are_refused() -> None:
     class Odd(int):
         pass
 
@@ -519,7 +519,7 @@ def test_a_constant_of_another_class_is_not_written() -> None:
     [None, "x", 3, [], ["tuple"], ["FinalSteps"], ["Path", "/"], ["FinalSteps", 1, 2, 3, 4, 5, 6]]
     + [["Kind", "no such"], ["int", "x"], ["Decimal", "x"], ["SqlType", ["Kind", "long"]]],
 )
-def test_what_was_not_written_is_not_read(written: Any) -> None:
+def test_invalid_endings_are_refused(written: Any) -> None:
     with pytest.raises(ValueError, match="not the end of a plan"):
         read_ending(written)
 
@@ -537,6 +537,6 @@ def test_columns_with_an_error(sql: str, inexact: str) -> None:
     assert result is not None
     plan, positions = result
     assert " ".join(map(str, positions)) == inexact
-    shown = root.attributes
-    assert plan.attributes[: len(shown)] == shown
-    assert len(plan.attributes) == len(shown) + len(positions)
+    attributes = root.attributes
+    assert plan.attributes[: len(attributes)] == attributes
+    assert len(plan.attributes) == len(attributes) + len(positions)

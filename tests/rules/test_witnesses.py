@@ -1,4 +1,4 @@
-"""What a plan cannot do without: columns tied by joins, accesses that must have rows, witnesses."""
+"""Columns tied by joins, accesses that must have rows, and witnesses."""
 
 from __future__ import annotations
 
@@ -44,86 +44,86 @@ def ties(sql: str) -> str:
 
 
 @pytest.mark.parametrize(("sql", "expected"), cases("plans", "tied"))
-def test_what_is_tied(sql: str, expected: str) -> None:
+def test_tied_columns(sql: str, expected: str) -> None:
     assert ties(sql) == expected
 
 
 @random_cases(67, 234, 4000, also="89 105 111 160 227 233 259 274 283 413 421 447 474 499 500 546")
-def test_leaving_out_rows_without_partners_changes_no_answer(cases: Collection[int]) -> None:
-    compared = left_out = 0
+def test_rows_without_partners_do_not_matter(cases: Collection[int]) -> None:
+    compared = removed = 0
     for seed in cases:
         trial, rng = make_trial(seed), Random(seed)
         root = apply_rules(trial.root)
         result = tied_columns(root)
         if not result or not any(isinstance(node, Join) for node in root.walk()):
             continue
-        seen = {
-            scan.access: [at for at in range(len(trial.tables[scan.table])) if rng.random() < 0.8]
+        visible = {
+            scan.access: [row for row in range(len(trial.tables[scan.table])) if rng.random() < 0.8]
             for scan in root.scans
         }
         runs = 12 if is_open(root) else 1
         try:
-            before = answers(root, trial.tables, rng, runs, seen)
+            before = answers(root, trial.tables, rng, runs, visible)
         except (ReferenceFailure, ReferenceLimit):
             continue
         if len(before) > 1:
             continue
         for tied in rng.choices(result, k=4):
-            left_out += _leave_out(root, trial, tied, seen, rng)
+            removed += _remove_unmatched(root, trial, tied, visible, rng)
         compared += 1
-        assert answers(root, trial.tables, rng, runs, seen) == before, seed
+        assert answers(root, trial.tables, rng, runs, visible) == before, seed
     assert compared > len(cases) // 60
-    assert left_out > compared
+    assert removed > compared
 
 
-def _leave_out(
-    root: Plan, trial: Trial, tied: ColumnTie, seen: dict[str, list[int]], rng: Random
+def _remove_unmatched(
+    root: Plan, trial: Trial, tied: ColumnTie, visible: dict[str, list[int]], rng: Random
 ) -> int:
-    """Take out some of the rows whose value the other column does not have."""
+    """Remove some of the rows whose value the other column does not have."""
     table = {scan.access: trial.tables[scan.table] for scan in root.scans}
-    mine, other = tied.column, tied.to
+    own, other = tied.column, tied.to
     values = {
-        identity(table[other.access][at][other.attribute.name])
-        for at in seen[other.access]
-        if table[other.access][at][other.attribute.name] is not None
+        identity(table[other.access][row][other.attribute.name])
+        for row in visible[other.access]
+        if table[other.access][row][other.attribute.name] is not None
     }
     kept = [
-        at
-        for at in seen[mine.access]
-        if identity(table[mine.access][at][mine.attribute.name]) in values or rng.random() < 0.3
+        row
+        for row in visible[own.access]
+        if identity(table[own.access][row][own.attribute.name]) in values or rng.random() < 0.3
     ]
-    gone = len(seen[mine.access]) - len(kept)
-    seen[mine.access] = kept
-    return gone
+    removed = len(visible[own.access]) - len(kept)
+    visible[own.access] = kept
+    return removed
 
 
 @random_cases(67, 234, 4000, also="91 107 111 160 227 234 257 282 380 415 422 446 474 498 503 546")
-def test_no_rows_without_what_is_indispensable(cases: Collection[int]) -> None:
-    seen: Counter[str] = Counter()
+def test_no_rows_without_indispensable_accesses(cases: Collection[int]) -> None:
+    counts: Counter[str] = Counter()
     for seed in cases:
         trial = make_trial(seed)
         root = apply_rules(trial.root)
         kinds = {str(node.kind) for node in root.walk() if isinstance(node, Join | SetOperation)}
-        every = {s.access: list(range(len(trial.tables[s.table]))) for s in root.scans}
+        rows = {s.access: list(range(len(trial.tables[s.table]))) for s in root.scans}
         for access in indispensable(root):
             try:
-                assert not evaluate(root, trial.tables, {**every, access: []}), (seed, access)
+                assert not evaluate(root, trial.tables, {**rows, access: []}), (seed, access)
             except (ReferenceFailure, ReferenceLimit):
                 continue
-            seen.update(kinds)
+            counts.update(kinds)
     for kind in (JoinKind.INNER, JoinKind.SEMI, JoinKind.LEFT, SetKind.INTERSECT, SetKind.EXCEPT):
-        assert seen[str(kind)], seen
+        assert counts[str(kind)], counts
 
 
 @pytest.mark.parametrize(("sql", "needed"), cases("plans", "indispensable"))
-def test_what_is_indispensable(sql: str, needed: str) -> None:
+def test_indispensable_accesses(sql: str, needed: str) -> None:
     root = parse_query(sql, CATALOG).root
     tables = {scan.table for scan in root.scans if scan.access in indispensable(root)}
     assert (" ".join(sorted(tables)) or "none") == needed
 
 
 @pytest.mark.parametrize(("sql", "behind"), cases("plans", "behind a column"))
-def test_what_is_behind_a_column(sql: str, behind: str) -> None:
+def test_source_of_a_column(sql: str, behind: str) -> None:
     root = parse_query(sql, CATALOG).root
     result = column_behind(root, root.attributes[0].id)
     tables = {scan.access: scan.table for scan in root.scans}
@@ -138,7 +138,7 @@ def check(cases: Collection[int], make: Callable[[int], Trial]) -> None:
 
 
 @random_cases(25, 88, 500, first=9_000_000, also=more_seeds("plans with witnesses"))
-def test_plans(cases: Collection[int]) -> None:
+def test_random_plans(cases: Collection[int]) -> None:
     check(cases, make_trial)
 
 
@@ -154,7 +154,7 @@ def test_conditions_on_partners_that_can_fail(cases: Collection[int]) -> None:
 
 @random_cases(25, 33, 500, first=9_000_000, also=more_seeds("plans that one row decides"))
 def test_plans_that_one_row_decides(cases: Collection[int]) -> None:
-    """Their witnesses are part of the lineage, and often less."""
+    """Their witnesses are part of the lineage, often a proper part."""
     check(cases, make_witness_trial)
     fewer = placed = 0
     for seed in cases:
@@ -167,11 +167,11 @@ def test_plans_that_one_row_decides(cases: Collection[int]) -> None:
         if not any(isinstance(node, Witness) for node in kept.walk()):
             continue
         try:
-            whole, some = (annotate(plan, trial.tables).lineage for plan in (root, kept))
+            all_rows, witnesses = (annotate(plan, trial.tables).lineage for plan in (root, kept))
         except ReferenceFailure:
             continue
         placed += 1
-        assert some <= whole, seed
-        fewer += some < whole
+        assert witnesses <= all_rows, seed
+        fewer += witnesses < all_rows
     assert placed > len(cases) // 4
     assert fewer > placed // 4

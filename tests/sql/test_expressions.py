@@ -1,4 +1,4 @@
-"""Scalar expressions and constants of the SQL text: node for node, in Spark's types."""
+"""Scalar expressions and constants of SQL text: the expected nodes, with Spark's types."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ DAY = e.ColumnRef("sales#1.day", DATE)
 BRAND = e.ColumnRef("sales#1.brand", STRING)
 
 
-def column(written: str) -> e.Expr:
-    return selected(f"SELECT {written} AS it FROM sales")
+def column(row_literals: str) -> e.Expr:
+    return selected(f"SELECT {row_literals} AS it FROM sales")
 
 
 def number(value: int) -> e.Literal:
@@ -50,7 +50,7 @@ def number(value: int) -> e.Literal:
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("row_literals", "expected"),
     [
         ("price", PRICE),
         ("PRICE", PRICE),
@@ -151,16 +151,16 @@ def number(value: int) -> e.Literal:
         ("price = '1'", e.Compare(e.CompareOp.EQUAL, PRICE, e.Literal("1", STRING))),
     ],
 )
-def test_nodes(written: str, expected: e.Expr) -> None:
-    assert column(written) == expected
+def test_nodes(row_literals: str, expected: e.Expr) -> None:
+    assert column(row_literals) == expected
 
 
-@pytest.mark.parametrize(("written", "text"), cases("expressions", "precedence"))
-def test_precedence(written: str, text: str) -> None:
-    assert expr_text(column(written)) == text
+@pytest.mark.parametrize(("row_literals", "text"), cases("expressions", "precedence"))
+def test_precedence(row_literals: str, text: str) -> None:
+    assert expr_text(column(row_literals)) == text
 
 
-def test_every_part_keeps_its_place() -> None:
+def test_every_part_has_its_span() -> None:
     sql = (
         "SELECT sid FROM sales\nWHERE (price + 1) * 2 > 3 AND brand LIKE 'x%'"
         " AND coalesce(price, (numSold)) IN (1, 2)"
@@ -186,7 +186,7 @@ def test_every_part_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("row_literals", "expected"),
     [
         ("price * numSold", INTEGER),
         ("sid + price", LONG),
@@ -196,12 +196,12 @@ def test_every_part_keeps_its_place() -> None:
         ("price > 1", BOOLEAN),
     ],
 )
-def test_types_of_outputs(written: str, expected: SqlType) -> None:
-    assert type_of(column(written)) == expected
+def test_types_of_outputs(row_literals: str, expected: SqlType) -> None:
+    assert type_of(column(row_literals)) == expected
 
 
 @pytest.mark.parametrize(
-    ("written", "is_known"),
+    ("row_literals", "is_known"),
     [
         ("median(price)", True),
         ("percentile(price, 0.5)", True),
@@ -209,44 +209,44 @@ def test_types_of_outputs(written: str, expected: SqlType) -> None:
         ("percentile(price, array(0.5, 0.9))", False),
     ],
 )
-def test_types_of_what_lies_in_the_middle(written: str, is_known: bool) -> None:
-    root = plan_of(f"SELECT {written} AS x FROM sales")
+def test_types_of_percentiles(row_literals: str, is_known: bool) -> None:
+    root = plan_of(f"SELECT {row_literals} AS x FROM sales")
     assert isinstance(root, Aggregate)
     (output,) = root.aggregates
     assert (output.attribute.type == DOUBLE) is is_known
 
 
-@pytest.mark.parametrize(("written", "name"), cases("expressions", "names of columns"))
-def test_only_columns_and_their_casts_are_called_as_columns(written: str, name: str) -> None:
-    root = plan_of(f"SELECT {written} FROM sales")
+@pytest.mark.parametrize(("row_literals", "name"), cases("expressions", "names of columns"))
+def test_only_columns_and_their_casts_have_column_names(row_literals: str, name: str) -> None:
+    root = plan_of(f"SELECT {row_literals} FROM sales")
     assert isinstance(root, Project)
     assert root.outputs[0].attribute.name == name
 
 
-def test_order_by_a_column_below_an_expression_of_it() -> None:
-    """`-price` is no column `price`, and `price` in ORDER BY is the table's."""
+def test_order_by_a_column_under_its_negation() -> None:
+    """`-price` is not named `price`, and `price` in ORDER BY is the table's column."""
     text = text_of("SELECT -price FROM sales ORDER BY price")
     assert text.splitlines()[:2] == ["project -price", "  sort by price"]
 
 
 @pytest.mark.parametrize(
-    ("written", "arguments"),
+    ("row_literals", "arguments"),
     [
         ("overlay(brand PLACING 'x' FROM price)", 3),
         ("OVERLAY(brand PLACING 'x' FROM 2 FOR price + 1)", 4),
         ("overlay(brand, 'x', 2)", 3),
     ],
 )
-def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -> None:
-    result = column(written)
+def test_overlay_is_a_call_in_any_syntax(row_literals: str, arguments: int) -> None:
+    result = column(row_literals)
     assert isinstance(result, e.Call)
     assert (result.name, len(result.arguments)) == ("overlay", arguments)
     assert result.arguments[:2] == (BRAND, e.Literal("x", STRING))
-    assert result.span.end - result.span.start == len(written)
+    assert result.span.end - result.span.start == len(row_literals)
 
 
 @pytest.mark.parametrize(
-    ("written", "value", "kind"),
+    ("row_literals", "value", "kind"),
     [
         ("5", 5, INTEGER),
         ("00012", 12, INTEGER),
@@ -276,7 +276,7 @@ def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -
         ("1.0D", 1.0, DOUBLE),
         ("1.5F", 1.5, FLOAT),
         ("0.1F", 0.10000000149011612, FLOAT),
-        # By way of a double it would be rounded to 1.0.
+        # Parsed via a double it would be rounded to 1.0.
         ("1.00000005960464477540F", 1.0000001192092896, FLOAT),
         ("1.00000005960464477539F", 1.0, FLOAT),
         ("1e-60F", 0.0, FLOAT),
@@ -305,14 +305,14 @@ def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -
         ("DATE '2024-02-15' + INTERVAL 2 WEEKS", 19782, DATE),
     ],
 )
-def test_value_and_type(written: str, value: object, kind: SqlType) -> None:
-    expr = column(written)
+def test_value_and_type(row_literals: str, value: object, kind: SqlType) -> None:
+    expr = column(row_literals)
     assert isinstance(expr, e.Literal)
     assert expr == e.Literal(value, kind)  # type: ignore[arg-type]
     assert type(expr.value) is type(value)
 
 
-def test_an_interval_is_a_cast_for_spark() -> None:
+def test_an_interval_is_a_cast() -> None:
     expr = column("day + INTERVAL 3 MONTHS")
     assert isinstance(expr, e.Arithmetic)
     assert expr.right == e.Cast(e.Literal("3", STRING), other("interval month"))
@@ -354,25 +354,25 @@ def rows() -> pa.Table:
 
 
 @pytest.mark.parametrize("sql", CONSTANTS)
-def test_constants_of_time_are_literals_where_the_zone_is_an_offset(sql: str) -> None:
+def test_time_constants_are_literals_in_fixed_offsets(sql: str) -> None:
     for zone in ZONES:
         assert isinstance(moment_of(sql, zone), e.Literal)
 
 
 @pytest.mark.parametrize("sql", CONDITIONS)
-def test_the_engine_has_conditions_with_them(sql: str) -> None:
+def test_the_engine_can_compare_times(sql: str) -> None:
     assert find_blocker(moment_of(sql, "UTC")) is None
 
 
 @pytest.mark.parametrize("sql", cases("expressions", "left to Spark in a region"))
-def test_in_a_region_they_are_left_to_spark(sql: str) -> None:
+def test_regions_are_left_to_spark(sql: str) -> None:
     expr = moment_of(sql, "Europe/Berlin")
     assert not isinstance(expr, e.Literal)
     assert find_blocker(expr) is not None
 
 
 @pytest.mark.parametrize("sql", cases("expressions", "left to Spark"))
-def test_what_leaves_something_open_is_left_to_spark(sql: str) -> None:
+def test_ambiguous_times_are_left_to_spark(sql: str) -> None:
     assert not isinstance(moment_of(sql, "UTC"), e.Literal)
 
 
@@ -390,7 +390,7 @@ def test_spark_computes_the_same(zone: str, spark: Any, in_zone: Callable[[str],
     from impctl.spark.run import run_sql
 
     in_zone(zone)
-    selected = ", ".join(f"{sql} AS x{at}" for at, sql in enumerate(CONSTANTS))
+    selected = ", ".join(f"{sql} AS x{i}" for i, sql in enumerate(CONSTANTS))
     result = run_sql(spark, f"SELECT {selected}", {})
     for sql, column in zip(CONSTANTS, result.columns, strict=True):
         expr = moment_of(sql, zone)
@@ -403,8 +403,8 @@ READ = """timestamp_micros(h) AS h, date_from_unix_date(d) AS d,
     + make_dt_interval(0, 0, 0, (n % 1000000) / 1000000D) AS n"""
 
 
-def written(table: pa.Table) -> list[str]:
-    """The rows as numbers, so that no zone has a say in them."""
+def row_literals(table: pa.Table) -> list[str]:
+    """Write the rows as numbers, so that they do not depend on the time zone."""
     columns = [[micros(value) for value in table[name].to_pylist()] for name in "hnd"]
     texts = [["NULL" if value is None else str(value) for value in column] for column in columns]
     return [f"({', '.join(row)})" for row in zip(*texts, strict=True)]
@@ -412,7 +412,7 @@ def written(table: pa.Table) -> list[str]:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ZONES)
-def test_conditions_are_true_of_the_same_rows(
+def test_conditions_hold_for_the_same_rows(
     zone: str, spark: Any, in_zone: Callable[[str], None]
 ) -> None:
     from impctl.spark.run import run_sql
@@ -420,8 +420,8 @@ def test_conditions_are_true_of_the_same_rows(
     in_zone(zone)
     table = rows()
     columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
-    view = f"SELECT {READ} FROM VALUES {', '.join(written(table))} AS v(h, n, d)"
-    selected = ", ".join(f"({sql}) AS x{at}" for at, sql in enumerate(CONDITIONS))
+    view = f"SELECT {READ} FROM VALUES {', '.join(row_literals(table))} AS v(h, n, d)"
+    selected = ", ".join(f"({sql}) AS x{i}" for i, sql in enumerate(CONDITIONS))
     result = run_sql(spark, f"SELECT {selected} FROM ({view})", {})
     for sql, column in zip(CONDITIONS, result.columns, strict=True):
         vector = Evaluator(moment_of(sql, zone)).values(columns, len(table))

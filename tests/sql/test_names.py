@@ -1,4 +1,4 @@
-"""Names of tables, views put into texts, parameters, and constants of the clock."""
+"""Names of tables, expansion of views, parameters, and constants of the clock."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ NAMES = TableNames(
 
 
 @pytest.mark.parametrize(("written", "table"), [*cases("names", "tables"), ("", "none")])
-def test_what_a_name_stands_for(written: str, table: str) -> None:
+def test_names_resolve_to_tables(written: str, table: str) -> None:
     assert NAMES.called(written) == (None if table == "none" else table)
 
 
-def test_a_schema_called_delta_comes_before_paths() -> None:
+def test_a_schema_named_delta_precedes_paths() -> None:
     names = TableNames({("spark_catalog", "delta", "/lake/t"): "named"}, {"/lake/t": "found"})
     assert names.called("delta.`/lake/t`") == "named"
 
@@ -72,7 +72,7 @@ SAME = cases("names", "one source")
 
 
 @pytest.mark.parametrize("sql", SAME)
-def test_one_table_by_any_name_is_one_source(sql: str) -> None:
+def test_all_names_of_a_table_are_equal(sql: str) -> None:
     result = read(sql)
     assert fingerprint(result.root) == fingerprint(read(*SAME[0].values).root)
     assert [scan.access for scan in result.root.scans] == ["sales#1"]
@@ -93,12 +93,12 @@ def test_the_span_covers_the_whole_name(sql: str, written: str) -> None:
     assert result.mentions == ((scan.span, "sales"),)
 
 
-def test_two_names_of_one_table_in_one_query_are_two_accesses_of_it() -> None:
+def test_two_names_of_one_table_are_two_accesses() -> None:
     result = read("SELECT a.x FROM shop.sales a JOIN legacy.umsatz b ON a.k = b.k")
     assert [scan.access for scan in result.root.scans] == ["sales#1", "sales#2"]
 
 
-def test_stars_by_whole_names() -> None:
+def test_qualified_stars() -> None:
     for star in ("*", "people.*", "shop.people.*", "main.shop.people.*"):
         names = [a.name for a in read(f"SELECT {star} FROM people").root.attributes]
         assert names == ["k", "x", "note"], star
@@ -110,11 +110,11 @@ def test_tables_of_unused_entries_are_mentioned() -> None:
 
 
 @pytest.mark.parametrize(("sql", "message"), cases("names", "refused"))
-def test_what_names_nothing_or_two_things_is_refused(sql: str, message: str) -> None:
+def test_unknown_or_ambiguous_names_are_refused(sql: str, message: str) -> None:
     assert message in refusal(sql, read).message
 
 
-def test_a_wrong_schema_is_answered_with_what_to_write() -> None:
+def test_a_wrong_schema_gets_a_helpful_hint() -> None:
     hint = refusal("SELECT x FROM crm.people", read).hint or ""
     assert "`people`" in hint
     assert "`names`" in hint
@@ -137,34 +137,34 @@ def expanded(sql: str) -> str:
 
 
 @pytest.mark.parametrize(("sql", "same"), cases("names", "views"))
-def test_a_view_is_read_as_its_text_in_place_of_its_name(sql: str, same: str) -> None:
+def test_a_view_is_read_as_a_subquery(sql: str, same: str) -> None:
     query = parse_query(expanded(sql), VIEWED_TABLES, names=VIEWED_NAMES)
-    wanted = parse_query(same, VIEWED_TABLES, names=VIEWED_NAMES)
-    assert fingerprint(query.root) == fingerprint(wanted.root)
+    expected = parse_query(same, VIEWED_TABLES, names=VIEWED_NAMES)
+    assert fingerprint(query.root) == fingerprint(expected.root)
 
 
 @pytest.mark.parametrize(
     "sql", ["SELECT k AS big FROM t", "WITH big AS (SELECT 1 AS a) SELECT * FROM big", "SELECT k"]
 )
-def test_a_text_without_views_stays_letter_by_letter(sql: str) -> None:
+def test_a_query_without_views_is_unchanged(sql: str) -> None:
     assert expanded(sql) == sql
 
 
-def test_views_stand_before_the_entries_of_a_recursion() -> None:
+def test_views_precede_the_recursive_entries() -> None:
     step = "SELECT big.x FROM r JOIN big ON r.n = big.k"
     sql = f"WITH RECURSIVE r(n) AS (SELECT k FROM big UNION {step}) SELECT n FROM r"
     text = expanded(sql)
     assert text.startswith("WITH RECURSIVE big AS (")
     assert len(text.split("x > 5")) == 2
-    inside = sql.replace("FROM big", f"FROM {BIG} big").replace("JOIN big", f"JOIN {BIG} big")
-    plans = [parse_query(each, VIEWED_TABLES, names=VIEWED_NAMES).root for each in (text, inside)]
+    inlined = sql.replace("FROM big", f"FROM {BIG} big").replace("JOIN big", f"JOIN {BIG} big")
+    plans = [parse_query(each, VIEWED_TABLES, names=VIEWED_NAMES).root for each in (text, inlined)]
     assert fingerprint(plans[0]) == fingerprint(plans[1])
 
 
 @pytest.mark.parametrize(
     ("sql", "is_expanded"),
     [
-        # Under RECURSIVE an entry is in sight in itself, without the word it is not.
+        # With RECURSIVE an entry is visible in its own query, without it not.
         ("WITH RECURSIVE big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 0),
         ("WITH big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 1),
         ("WITH RECURSIVE c AS (SELECT k FROM big), big AS (SELECT k FROM t) SELECT k FROM c", 1),
@@ -174,28 +174,28 @@ def test_a_recursive_entry_hides_a_view_in_itself(sql: str, is_expanded: int) ->
     assert expanded(sql).count("x > 5") == is_expanded
 
 
-def test_a_view_used_twice_stands_once_in_the_text() -> None:
+def test_a_view_used_twice_is_expanded_once() -> None:
     assert expanded("SELECT a.k FROM twice a, big b").count("x > 5") == 1
 
 
-def test_views_in_a_circle_are_refused_with_the_circle() -> None:
+def test_circular_views_are_refused_with_the_circle() -> None:
     with pytest.raises(QueryError) as caught:
         expanded("SELECT * FROM a")
     assert caught.value.code == "view_circle"
     assert "`a` -> `b` -> `a`" in caught.value.message
-    place = caught.value.location
-    assert (place.file, place.line, place.column) == ("query `view b`", 1, 30)
+    location = caught.value.location
+    assert (location.file, location.line, location.column) == ("query `view b`", 1, 30)
 
 
-def test_every_place_leads_back_to_its_letter() -> None:
+def test_positions_map_to_the_original_text() -> None:
     sql = "WITH c AS (SELECT 1 AS one)\nSELECT s.big.k\nFROM s.big, o.far f"
     result = expand_views(sql, VIEWS, VIEWED_NAMES, name="q")
     texts: dict[str | None, str] = {**dict(VIEWS.values()), None: sql}
     for word, owner in (("x > 5", "big"), ("SELECT 1 AS k", "o.far"), ("1 AS one", None),
                         ("f", None)):  # fmt: skip
-        at = result.sql.rindex(word) if word == "f" else result.sql.index(word)
-        line = result.sql.count("\n", 0, at) + 1
-        name, offset = result.written_at(line, at - result.sql.rfind("\n", 0, at))
+        index = result.sql.rindex(word) if word == "f" else result.sql.index(word)
+        line = result.sql.count("\n", 0, index) + 1
+        name, offset = result.written_at(line, index - result.sql.rfind("\n", 0, index))
         assert name == owner, word
         assert texts[name][offset:].startswith(word), word
 
@@ -224,8 +224,8 @@ ATTACKS = (
 )
 
 
-def _operand(column: str, value: ParameterValue) -> Expr:
-    """What `column >= :v` compares with, once bound."""
+def _bound_operand(column: str, value: ParameterValue) -> Expr:
+    """Return what `column >= :v` compares with after binding."""
     bound = bind(f"SELECT i FROM t WHERE {column} >= :v", {"v": value}, name="q")
     (node,) = [x for x in parse_query(bound.sql, CATALOG).root.walk() if isinstance(x, Select)]
     assert isinstance(node.predicate, Compare)
@@ -251,15 +251,13 @@ def _operand(column: str, value: ParameterValue) -> Expr:
         ("t", datetime(1970, 1, 2, 3), Literal(97_200_000_000, schema.TIMESTAMP)),
     ],
 )
-def test_a_value_is_a_literal_of_its_type(
-    column: str, value: ParameterValue, expected: Expr
-) -> None:
-    assert _operand(column, value) == expected
+def test_values_become_typed_literals(column: str, value: ParameterValue, expected: Expr) -> None:
+    assert _bound_operand(column, value) == expected
 
 
 @pytest.mark.parametrize("text", ATTACKS)
-def test_text_is_text_whatever_it_holds(text: str) -> None:
-    assert _operand("s", text) == Literal(text, schema.STRING)
+def test_text_is_quoted_safely(text: str) -> None:
+    assert _bound_operand("s", text) == Literal(text, schema.STRING)
     written = literal_text(text)
     assert written[1:-1].isprintable()
     assert not set("'\"$") & set(written[1:-1])
@@ -277,7 +275,7 @@ def test_a_negative_number_does_not_start_a_comment() -> None:
     assert bound == "SELECT i -(-1), -(-1) FROM t"
 
 
-def test_a_text_without_parameters_stays_as_it_is() -> None:
+def test_a_query_without_parameters_is_kept() -> None:
     for sql in ("SELECT p:a FROM t", "SELECT 1", "SELECT ':"):
         assert bind(sql, {}, name="q").sql == sql
 
@@ -296,15 +294,15 @@ def test_a_text_without_parameters_stays_as_it_is() -> None:
         ("SELECT i FROM t WHERE i > :a.5", {"a": 1}, "parameter_misplaced", 27),
     ],
 )
-def test_what_cannot_be_bound_is_told_with_its_place(
+def test_binding_errors_have_a_location(
     sql: str, values: dict[str, ParameterValue], code: str, column: int | None
 ) -> None:
     with pytest.raises(UsageError) as caught:
         bind(sql, values, name="q")
     assert caught.value.code == code
     assert caught.value.hint
-    place = None if column is None else Location("query `q`", 1, column)
-    assert caught.value.location == place
+    expected = None if column is None else Location("query `q`", 1, column)
+    assert caught.value.location == expected
 
 
 def test_a_number_too_long_for_spark_is_refused() -> None:
@@ -313,13 +311,13 @@ def test_a_number_too_long_for_spark_is_refused() -> None:
             literal_text(value)
 
 
-def test_a_place_in_the_bound_text_leads_back() -> None:
+def test_bound_positions_map_back() -> None:
     sql = "SELECT i\nFROM t WHERE i > :a AND s = :b AND zz = 1"
     bound = bind(sql, {"a": 123456, "b": "it's"}, name="q")
     with pytest.raises(QueryError) as caught:
         parse_query(bound.sql, CATALOG, name="q")
-    place = caught.value.location
-    line, column = bound.written_at(place.line, place.column)
+    location = caught.value.location
+    line, column = bound.written_at(location.line, location.column)
     assert (line, column) == (2, sql.split("\n")[1].index("zz") + 1)
     at_b = bound.sql.split("\n")[1].index("'it")
     assert bound.written_at(2, at_b + 3) == (2, sql.split("\n")[1].index(":b") + 1)
@@ -329,7 +327,7 @@ def test_a_place_in_the_bound_text_leads_back() -> None:
 NOW = datetime(2026, 11, 25, 23, 40, 12, 345678, tzinfo=UTC)
 
 
-def cut(unit: str) -> str:
+def truncated(unit: str) -> str:
     return f"date_trunc('{unit}', current_timestamp)"
 
 
@@ -340,30 +338,28 @@ def cut(unit: str) -> str:
         ("Europe/Berlin", "current_date", date(2026, 11, 26)),
         ("+05:30", "current_date", date(2026, 11, 26)),
         ("America/St_Johns", "current_date", date(2026, 11, 25)),
-        ("UTC", cut("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
-        ("Europe/Berlin", cut("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
-        ("+05:30", cut("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
-        ("America/St_Johns", cut("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
-        ("UTC", cut("day"), datetime(2026, 11, 25, tzinfo=UTC)),
-        ("UTC", cut("week"), datetime(2026, 11, 23, tzinfo=UTC)),
-        ("UTC", cut("month"), datetime(2026, 11, 1, tzinfo=UTC)),
-        ("UTC", cut("quarter"), datetime(2026, 10, 1, tzinfo=UTC)),
-        ("UTC", cut("year"), datetime(2026, 1, 1, tzinfo=UTC)),
+        ("UTC", truncated("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
+        ("Europe/Berlin", truncated("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
+        ("+05:30", truncated("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("America/St_Johns", truncated("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("UTC", truncated("day"), datetime(2026, 11, 25, tzinfo=UTC)),
+        ("UTC", truncated("week"), datetime(2026, 11, 23, tzinfo=UTC)),
+        ("UTC", truncated("month"), datetime(2026, 11, 1, tzinfo=UTC)),
+        ("UTC", truncated("quarter"), datetime(2026, 10, 1, tzinfo=UTC)),
+        ("UTC", truncated("year"), datetime(2026, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_a_stretch_begins_where_the_calendar_of_the_zone_says(
-    zone: str, constant: str, value: date
-) -> None:
+def test_periods_begin_by_the_time_zones_calendar(zone: str, constant: str, value: date) -> None:
     assert Clock(NOW, zone).value(constant) == value
 
 
-def test_a_clock_that_is_put_on_or_back_has_the_hours_it_has() -> None:
-    # 2026-10-25 in Berlin: 02:30 comes twice; in Santiago 2026-09-06 begins at 01:00.
+def test_daylight_saving_shifts_periods() -> None:
+    # 2026-10-25 in Berlin: 02:30 occurs twice. In Santiago, 2026-09-06 begins at 01:00.
     for hour in (0, 1):
-        at = datetime(2026, 10, 25, hour, 30, tzinfo=UTC)
-        assert Clock(at, "Europe/Berlin").value(cut("hour")) == at.replace(minute=0)
+        time = datetime(2026, 10, 25, hour, 30, tzinfo=UTC)
+        assert Clock(time, "Europe/Berlin").value(truncated("hour")) == time.replace(minute=0)
     late = Clock(datetime(2026, 9, 6, 12, tzinfo=UTC), "America/Santiago")
-    assert late.value(cut("day")) == datetime(2026, 9, 6, 4, tzinfo=UTC)
+    assert late.value(truncated("day")) == datetime(2026, 9, 6, 4, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(("sql", "bound"), cases("names", "constants of the clock"))
@@ -372,19 +368,19 @@ def test_a_constant_becomes_one_literal(sql: str, bound: str) -> None:
 
 
 @pytest.mark.parametrize("sql", cases("names", "no constants of the clock"))
-def test_what_is_none_stays(sql: str) -> None:
+def test_other_words_stay(sql: str) -> None:
     result = bind(sql, {}, name="q", clock=Clock(NOW))
     assert (result.sql, dict(result.moments)) == (sql, {})
 
 
-def test_lines_within_a_text_are_not_words_of_a_constant() -> None:
+def test_lines_of_a_string_do_not_form_a_constant() -> None:
     unit = "'day\n,\nnow\n(\n)\n)\n'"
     sql = f"SELECT coalesce(date_trunc({unit}, at), at) > due FROM t"
     result = bind(sql, {}, name="q", clock=Clock(NOW))
     assert (result.sql, dict(result.moments)) == (sql, {})
 
 
-def test_places_behind_a_constant_are_found_again() -> None:
+def test_positions_after_constants_map_back() -> None:
     sql = "SELECT date_trunc('hour',\n  now()) AS h, oops, current_date + zero"
     result = bind(sql, {}, name="q", clock=Clock(NOW))
     lines = result.sql.split("\n")
@@ -394,7 +390,7 @@ def test_places_behind_a_constant_are_found_again() -> None:
         assert result.written_at(2, lines[1].index(word) + 1) == (2, written.index(word) + 1)
 
 
-def test_values_held_stand_before_the_clock() -> None:
+def test_stored_values_precede_the_clock() -> None:
     result = bind(
         "SELECT current_date, :day",
         {},
@@ -415,19 +411,19 @@ def test_values_held_stand_before_the_clock() -> None:
         ("2026-11-25T13:00:00.5Z", "+02:00", datetime(2026, 11, 25, 13, 0, 0, 500000, tzinfo=UTC)),
     ],
 )
-def test_a_time_that_is_set_is_in_the_zone(written: str, zone: str, expected: datetime) -> None:
+def test_a_given_time_is_in_the_zone(written: str, zone: str, expected: datetime) -> None:
     assert instant_of(written, zone) == expected
 
 
 @pytest.mark.parametrize("written", ["", "tomorrow", "2026-13-01", "2026-11-25 25:00", "20261125"])
-def test_a_time_that_is_none_is_refused(written: str) -> None:
-    with pytest.raises(UsageError) as refused:
+def test_an_invalid_time_is_refused(written: str) -> None:
+    with pytest.raises(UsageError) as caught:
         instant_of(written, "UTC")
-    assert refused.value.code == "now_syntax"
+    assert caught.value.code == "now_syntax"
 
 
 @pytest.mark.parametrize("alias", ["AS current_date", "current_date", "AS `Current_Date`"])
-def test_a_bare_name_that_is_an_alias_is_not_the_clocks(alias: str) -> None:
+def test_a_bare_name_may_be_an_alias(alias: str) -> None:
     inner = f"SELECT * FROM (SELECT day {alias} FROM t) WHERE "
     result = bind(f"{inner}current_date > DATE '2020-01-01'", {}, name="q", clock=Clock(NOW))
     assert result.sql == f"{inner}current_date > DATE '2020-01-01'"
@@ -436,7 +432,7 @@ def test_a_bare_name_that_is_an_alias_is_not_the_clocks(alias: str) -> None:
     assert result.sql == f"{inner}current_date > DATE '2026-11-25'"
 
 
-def test_a_string_that_says_so_is_no_name() -> None:
+def test_a_string_is_not_an_alias() -> None:
     sql = "SELECT 'current_date' FROM t WHERE day > current_date"
     result = bind(sql, {}, name="q", clock=Clock(NOW))
     assert result.sql == "SELECT 'current_date' FROM t WHERE day > DATE '2026-11-25'"

@@ -1,4 +1,4 @@
-"""WITH RECURSIVE: what is read, as which plan; what is refused, by which name, at which place."""
+"""WITH RECURSIVE: the plans of readable queries, and the refusals with name and position."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ BODIES = [
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("head", ["r(n) AS ", "`r` (`n`)\nAS\n", "R(n) as ", "r(n) "])
-def test_an_entry_is_all_that_stands_between_its_brackets(body: str, head: str) -> None:
+def test_an_entry_spans_all_between_its_brackets(body: str, head: str) -> None:
     sql = f"WITH RECURSIVE a(n) AS (SELECT n FROM nodes), {head}({body}) SELECT 1 FROM a AS b, r"
     fixpoint = fixpoint_of(sql)
     assert sql[fixpoint.span.start : fixpoint.span.end] == body
 
 
-def test_an_entry_inside_another_one_stands_in_its_text() -> None:
+def test_nested_entries_have_nested_spans() -> None:
     inner = "SELECT dst FROM links UNION SELECT l.dst FROM s JOIN links l ON s.n = l.src"
     sql = (
         "WITH RECURSIVE r(n) AS (SELECT n FROM"
         f" (WITH RECURSIVE s(n) AS ({inner}) SELECT n FROM s) t UNION {STEP}) SELECT n FROM r"
     )
-    outer, within = fixpoints_of(net_plan(sql))
-    assert sql[within.span.start : within.span.end] == inner
-    assert outer.span.start < within.span.start
-    assert within.span.end < outer.span.end
+    outer, inner_fixpoint = fixpoints_of(net_plan(sql))
+    assert sql[inner_fixpoint.span.start : inner_fixpoint.span.end] == inner
+    assert outer.span.start < inner_fixpoint.span.start
+    assert inner_fixpoint.span.end < outer.span.end
 
 
 BASE = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 UNION "
-"""All of an entry but its step and the bracket behind it."""
+"""An entry except for its step and closing bracket."""
 
 
 @pytest.mark.parametrize(
-    ("sql", "what"),
+    ("sql", "label"),
     [(REACHED, "each row once"), (REACHED.replace("UNION", "UNION ALL"), "all")],
     ids=["set", "bag"],
 )
-def test_an_entry_that_reads_itself_is_a_fixpoint(sql: str, what: str) -> None:
+def test_an_entry_that_reads_itself_is_a_fixpoint(sql: str, label: str) -> None:
     assert tree(net_plan(sql + "SELECT n FROM r")).splitlines() == [
-        f"fixpoint r, {what}: n",
+        f"fixpoint r, {label}: n",
         "  project dst",
         "    select src = 1",
         "      scan links#1: src, dst, cost, region, weight",
@@ -77,7 +77,7 @@ def test_an_entry_that_reads_itself_is_a_fixpoint(sql: str, what: str) -> None:
     ]
 
 
-def test_its_columns_are_named_by_the_alias_and_typed_by_the_base() -> None:
+def test_fixpoint_columns_have_alias_names_and_base_types() -> None:
     fixpoint = fixpoint_of(CLOSURE + "SELECT * FROM c")
     assert [(a.name, str(a.type), a.nullable) for a in fixpoint.attributes] == [
         ("x", "bigint", True),
@@ -95,23 +95,23 @@ def test_identities_are_unique_and_leaves_know_their_fixpoint() -> None:
         "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT a.n FROM r a JOIN r b "
         "ON a.n = b.n + 1) SELECT x.n FROM r x JOIN r y ON x.n = y.n"
     )
-    made = [
+    ids = [
         attribute.id
         for node in plan.walk()
         if isinstance(node, nodes.Scan | nodes.Recursive | nodes.Fixpoint)
         for attribute in node.attributes
     ]
-    assert len(made) == len(set(made))
+    assert len(ids) == len(set(ids))
     assert len({scan.access for scan in plan.scans}) == len(plan.scans) == 2
-    one, other = fixpoints_of(plan)
-    assert one.id == other.id, "one entry, read in two places"
-    for result in (one, other):
-        leaves = [node for node in result.step.walk() if isinstance(node, nodes.Recursive)]
-        assert [leaf.fixpoint for leaf in leaves] == [result.id, result.id]
-        assert not any(isinstance(node, nodes.Recursive) for node in result.base.walk())
+    first, second = fixpoints_of(plan)
+    assert first.id == second.id, "one entry, read in two places"
+    for fixpoint in (first, second):
+        leaves = [node for node in fixpoint.step.walk() if isinstance(node, nodes.Recursive)]
+        assert [leaf.fixpoint for leaf in leaves] == [fixpoint.id, fixpoint.id]
+        assert not any(isinstance(node, nodes.Recursive) for node in fixpoint.base.walk())
 
 
-def test_entries_of_one_name_are_told_apart() -> None:
+def test_entries_of_one_name_are_distinct() -> None:
     entry = "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n FROM r) SELECT n FROM r"
     fixpoints = fixpoints_of(net_plan(f"SELECT 1 FROM ({entry}) a CROSS JOIN ({entry}) b"))
     assert len({one.id for one in fixpoints}) == 2
@@ -125,11 +125,11 @@ def test_entries_that_do_not_read_themselves_are_ordinary(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", cases("recursive", "entries that read themselves"))
-def test_entries_that_read_themselves_are_found_wherever_they_do(sql: str) -> None:
+def test_entries_may_read_themselves_anywhere(sql: str) -> None:
     assert any(isinstance(node, nodes.Recursive) for node in fixpoint_of(sql).step.walk())
 
 
-def test_entries_may_read_those_before_them() -> None:
+def test_entries_may_read_earlier_ones() -> None:
     plan = net_plan(
         REACHED[:-1] + ", q(m) AS (SELECT n FROM r UNION SELECT q.m + 1 FROM q JOIN r ON r.n = q.m)"
         " SELECT m FROM q"
@@ -138,13 +138,13 @@ def test_entries_may_read_those_before_them() -> None:
 
 
 def joins_of(fixpoint: nodes.Fixpoint) -> str:
-    """The kinds of the joins in its step."""
+    """Return the kinds of the joins in its step."""
     kinds = [node.kind.name for node in fixpoint.step.walk() if isinstance(node, nodes.Join)]
     return ", ".join(kinds) or "none"
 
 
 @pytest.mark.parametrize(("step", "kind"), cases("recursive", "joins that stay"))
-def test_joins_that_go_by_the_entrys_rows_stay(step: str, kind: str) -> None:
+def test_joins_that_keep_the_entrys_rows_stay(step: str, kind: str) -> None:
     assert joins_of(fixpoint_of(f"{BASE}{step}) SELECT n FROM r")) == kind
 
 
@@ -156,13 +156,13 @@ def test_joins_that_go_by_the_entrys_rows_stay(step: str, kind: str) -> None:
         "(SELECT n + 1 FROM r UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src)",
     ],
 )
-def test_what_makes_rows_distinct_in_a_step_is_left_out(step: str) -> None:
+def test_distinct_in_a_step_is_dropped(step: str) -> None:
     text = tree(fixpoints_of(net_plan(f"{BASE}{step}) SELECT n FROM r"))[0].step)
     assert "distinct" not in text
     assert "union\n" not in text
 
 
-def test_what_does_not_read_the_entry_stays_as_it_is() -> None:
+def test_distinct_elsewhere_is_kept() -> None:
     fixpoint = fixpoint_of(
         f"{BASE}SELECT q.d FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q "
         "ON r.n = q.src) SELECT n FROM r"
@@ -170,7 +170,7 @@ def test_what_does_not_read_the_entry_stays_as_it_is() -> None:
     assert any(isinstance(node, nodes.Distinct) for node in fixpoint.step.walk())
 
 
-def test_explain_places_the_fixpoint_and_its_leaves() -> None:
+def test_the_fixpoint_and_its_leaves_have_spans() -> None:
     sql = REACHED + "SELECT n FROM r"
     fixpoint = fixpoint_of(sql)
     leaf = next(node for node in fixpoint.step.walk() if isinstance(node, nodes.Recursive))
@@ -180,36 +180,36 @@ def test_explain_places_the_fixpoint_and_its_leaves() -> None:
 
 
 @pytest.mark.parametrize(("marked", "name"), cases("recursive", "steps"))
-def test_a_step_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
+def test_unsupported_steps_are_refused(marked: str, name: str) -> None:
     _refused(f"{BASE}{marked}) SELECT n FROM r", name)
 
 
 @pytest.mark.parametrize(("marked", "name"), cases("recursive", "entries"))
-def test_an_entry_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
+def test_unsupported_entries_are_refused(marked: str, name: str) -> None:
     _refused(f"{marked} SELECT * FROM r", name)
 
 
 def _refused(marked: str, name: str) -> None:
     error = refusal(marked, read_net)
-    # Spark would refuse it too, so it is not handed on.
+    # Spark would refuse it too, so the query is not passed to it.
     assert not isinstance(error, NotReadError)
     assert name in error.message
     assert error.code == "query_unsupported"
 
 
-def test_an_entry_nobody_reads_is_read_all_the_same() -> None:
+def test_an_unused_entry_is_parsed_too() -> None:
     assert fixpoints_of(net_plan(REACHED + "SELECT n FROM nodes")) == []
     _refused("WITH RECURSIVE r AS (SELECT »src FROM r) SELECT n FROM nodes", "with one part only")
 
 
 @pytest.mark.parametrize(("marked", "hint"), cases("recursive", "unknown names"))
-def test_an_unknown_name_is_told_with_what_it_may_have_meant(marked: str, hint: str) -> None:
+def test_an_unknown_name_gets_a_suggestion(marked: str, hint: str) -> None:
     error = refusal(f"{marked} SELECT src FROM links", read_net)
     assert "is unknown" in error.message
     assert (error.code, error.hint) == ("table_unknown", hint)
 
 
-def test_a_table_of_that_name_is_read_all_the_same() -> None:
+def test_an_entry_may_have_a_tables_name() -> None:
     assert read_net("WITH links AS (SELECT dst FROM links) SELECT dst FROM links").root
 
 
@@ -218,53 +218,53 @@ ALL = f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL {STEP})"
 
 
 def texts(section: str) -> list[Any]:
-    """The texts of a section by name, with the parts of a recursion that they share."""
+    """Read the queries of a section by name and insert their shared parts."""
     shared = {"ALL": ALL, "SEED": SEED, "STEP": STEP}
     lines = listed("recursive", section)
     return [pytest.param(text.format(**shared), id=name) for name, text in lines]
 
 
-BY_SPARK, LEFT_TO_IT = texts("refused by Spark"), texts("left to Spark")
+REFUSED_BY_SPARK, LEFT_TO_SPARK = texts("refused by Spark"), texts("left to Spark")
 
 
-@pytest.mark.parametrize("sql", BY_SPARK)
-def test_what_spark_refuses_is_told_by_the_text(sql: str) -> None:
+@pytest.mark.parametrize("sql", REFUSED_BY_SPARK)
+def test_queries_refused_by_spark_are_known(sql: str) -> None:
     assert is_refused_by_spark(read_text(sql, "q")[1])
 
 
-@pytest.mark.parametrize("sql", LEFT_TO_IT)
-def test_what_spark_may_run_is_left_to_it(sql: str) -> None:
+@pytest.mark.parametrize("sql", LEFT_TO_SPARK)
+def test_other_queries_are_left_to_spark(sql: str) -> None:
     assert not is_refused_by_spark(read_text(sql, "q")[1])
 
 
 @pytest.mark.spark
-def test_spark_says_the_same(spark: Any) -> None:
+def test_spark_agrees(spark: Any) -> None:
     from pyspark.errors import AnalysisException, ParseException
 
     spark.sql("SELECT 1L AS src, 7L AS dst").createOrReplaceTempView("links")
-    for case in LEFT_TO_IT:
+    for case in LEFT_TO_SPARK:
         spark.sql(*case.values)
-    for case in BY_SPARK:
+    for case in REFUSED_BY_SPARK:
         with pytest.raises((AnalysisException, ParseException)):
             spark.sql(*case.values)
 
 
-def test_a_construct_beside_the_recursion_is_a_mistake_too() -> None:
+def test_other_constructs_are_errors_if_spark_fails() -> None:
     with pytest.raises(QueryError, match="uses SORT BY in SELECT") as caught:
         read_net(f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r SORT BY n")
     assert not isinstance(caught.value, NotReadError)
-    # A query that nobody runs is not kept without a sketch either.
+    # A query that nothing can run is not worth keeping without a sketch either.
     assert "sketch: none" not in caught.value.hint
     assert "Spark" in caught.value.hint
 
 
-def test_beside_one_that_spark_runs_it_is_left_to_spark() -> None:
+def test_other_constructs_are_left_to_spark() -> None:
     with pytest.raises(NotReadError, match="uses SORT BY in SELECT") as caught:
         read_net(f"{ALL} SELECT n FROM r SORT BY n")
     assert "sketch: none" in caught.value.hint
 
 
-def test_two_that_read_each_other_are_for_nobody() -> None:
+def test_mutual_recursion_is_an_error() -> None:
     with pytest.raises(QueryError, match="mutual recursion") as caught:
         read_net(
             f"WITH RECURSIVE r(n) AS ({SEED} UNION ALL SELECT n FROM s), s AS (SELECT n FROM r) "
@@ -281,7 +281,7 @@ HEAD = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 UNION ALL "
 LEVELS = " MAX RECURSION LEVEL 7"
 
 
-def test_the_first_part_may_be_a_union_of_either_kind() -> None:
+def test_the_first_part_may_be_any_union() -> None:
     for kind in ("UNION", "UNION ALL"):
         fixpoint = fixpoint_of(
             f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes {kind} SELECT dst FROM links "
@@ -292,16 +292,14 @@ def test_the_first_part_may_be_a_union_of_either_kind() -> None:
 
 
 @pytest.mark.parametrize(("step", "kinds"), cases("recursive", "joins of one row"))
-def test_steps_that_make_each_row_of_one(step: str, kinds: str) -> None:
+def test_steps_deriving_rows_from_one(step: str, kinds: str) -> None:
     fixpoint = fixpoint_of(f"{HEAD}{step}) SELECT n FROM r")
     assert joins_of(fixpoint) == kinds
     assert any(isinstance(node, nodes.Recursive) for node in fixpoint.step.walk())
 
 
 @pytest.mark.parametrize(("marked", "name", "hint"), cases("recursive", "steps of UNION ALL"))
-def test_a_step_of_union_all_is_refused_by_name_at_its_place(
-    marked: str, name: str, hint: str
-) -> None:
+def test_unsupported_union_all_steps_are_refused(marked: str, name: str, hint: str) -> None:
     error = refusal(f"{HEAD}{marked}) SELECT n FROM r", read_net)
     assert isinstance(error, NotReadError)
     assert name in error.message
@@ -316,7 +314,7 @@ def test_a_third_part_is_refused_as_in_spark() -> None:
 @pytest.mark.parametrize(
     "clause", [LEVELS, "\n max\trecursion  level\n7", " MAX /* as deep */ RECURSION LEVEL 7"]
 )
-def test_max_recursion_level_is_kept_with_the_plan(clause: str) -> None:
+def test_max_recursion_level_is_in_the_plan(clause: str) -> None:
     plan = net_plan(ENTRY.format(clause) + "SELECT n FROM r")
     (result,) = fixpoints_of(plan)
     assert result.levels == 7
@@ -328,7 +326,7 @@ def test_max_recursion_level_is_kept_with_the_plan(clause: str) -> None:
         assert len({hashed(one) for one in (plan, plain, other)}) == 3
 
 
-def test_every_entry_has_its_own() -> None:
+def test_levels_are_per_entry() -> None:
     sql = (
         "WITH RECURSIVE a MAX RECURSION LEVEL 3 AS (SELECT n FROM nodes UNION ALL "
         "SELECT n + 1 FROM a), b MAX RECURSION LEVEL 5 AS (SELECT n FROM nodes), "
@@ -343,7 +341,7 @@ def test_every_entry_has_its_own() -> None:
     }
 
 
-def test_places_are_those_of_the_text_as_it_is_written() -> None:
+def test_spans_refer_to_the_original_text() -> None:
     sql = ENTRY.format(LEVELS) + "SELECT n FROM r"
     fixpoint = fixpoint_of(sql)
     assert sql.index(f"({sql[fixpoint.span.start : fixpoint.span.end]})") == sql.index("AS (") + 3
@@ -351,7 +349,7 @@ def test_places_are_those_of_the_text_as_it_is_written() -> None:
     assert [sql[start:end] for start, end in spans] == ["links", "links"]
 
 
-def test_blanks_stand_in_its_place_for_other_readers() -> None:
+def test_the_level_clause_can_be_blanked() -> None:
     sql = ENTRY.format("\nMAX RECURSION LEVEL 7") + "SELECT 'MAX RECURSION LEVEL 7' FROM r"
     blank = without_recursion_limits(sql)
     assert len(blank) == len(sql)
@@ -377,7 +375,7 @@ def test_blanks_stand_in_its_place_for_other_readers() -> None:
         ),
     ],
 )
-def test_it_stands_where_spark_reads_it_or_is_an_error(sql: str, message: str) -> None:
+def test_a_misplaced_level_is_an_error(sql: str, message: str) -> None:
     assert message in refusal(sql, read_net).message
 
 
@@ -389,6 +387,6 @@ def test_it_stands_where_spark_reads_it_or_is_an_error(sql: str, message: str) -
         "MAX RECURSION 3",
     ],
 )
-def test_its_words_are_words_and_its_number_is_in_digits(clause: str) -> None:
+def test_malformed_levels_are_errors(clause: str) -> None:
     with pytest.raises(QueryError):
         read_net(ENTRY.format(f" {clause}") + "SELECT n FROM r")

@@ -1,4 +1,4 @@
-"""Whole statements to plans: golden trees, identities, spans; and what is refused, at its place."""
+"""Plans of whole statements: golden trees, identities, spans, and refusals with positions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.support.run_cli import refused
 GOLDEN = pairs("parse")
 
 
-def made_by(node: Plan) -> list[str]:
-    """Identities that a node makes."""
+def created_by(node: Plan) -> list[str]:
+    """Identities that a node creates."""
     match node:
         case Scan() | SetOperation():
             return [attribute.id for attribute in node.attributes]
@@ -36,18 +36,18 @@ def made_by(node: Plan) -> list[str]:
 
 @pytest.mark.parametrize(("sql", "expected"), GOLDEN, ids=[sql[:60] for sql, _ in GOLDEN])
 def test_golden_trees(sql: str, expected: str) -> None:
-    """The tree, its identities, which are unique, and the spans of its scans."""
+    """Check the tree, the uniqueness of identities and the spans of scans."""
     plan = plan_of(sql)
     assert tree(plan) == expected
-    made = [identity for node in plan.walk() for identity in made_by(node)]
-    assert len(made) == len(set(made))
-    assert not any(identity.startswith("?") for identity in made)
+    identities = [identity for node in plan.walk() for identity in created_by(node)]
+    assert len(identities) == len(set(identities))
+    assert not any(identity.startswith("?") for identity in identities)
     for scan in plan.scans:
         assert sql[scan.span.start : scan.span.end].lower() == scan.table
 
 
 @pytest.mark.parametrize("written", ["sales", "SALES", "`sales`", "`Third Table`"])
-def test_span_of_a_table_name_includes_backticks_but_no_alias(written: str) -> None:
+def test_table_spans_include_backticks_but_no_alias(written: str) -> None:
     sql = f"-- note\nSELECT 1\n  FROM {written} AS x"
     (scan,) = plan_of(sql).scans
     assert sql[scan.span.start : scan.span.end] == written
@@ -60,22 +60,22 @@ def test_a_common_table_expression_used_twice_is_read_twice() -> None:
     assert scans[0].span == scans[1].span != scans[2].span
 
 
-def test_a_scan_lists_all_columns_and_believes_of_none_that_it_has_no_null() -> None:
+def test_a_scan_lists_all_columns_as_nullable() -> None:
     (scan,) = plan_of("SELECT brand FROM sales").scans
     assert [item.name for item in scan.attributes] == list(CATALOG["sales"].names)
     assert scan.attributes[0].id == "sales#1.sid"
     assert all(item.nullable for item in scan.attributes)
 
 
-def test_volatile_constructs_are_listed_with_their_places() -> None:
+def test_volatile_constructs_are_listed_with_spans() -> None:
     sql = (
         "SELECT rand(), now() FROM sales WHERE day < current_date GROUP BY brand "
         "HAVING first(price) > 1"
     )
     result = dict(read(sql).nondeterministic)
     assert set(result) == {"rand", "first", "now", "current_date"}
-    places = {name: sql[span.start : span.end] for name, span in result.items() if span is not None}
-    assert places == {
+    texts = {name: sql[span.start : span.end] for name, span in result.items() if span is not None}
+    assert texts == {
         "rand": "rand()",
         "first": "first(price)",
         "now": "now()",
@@ -97,7 +97,7 @@ def test_a_deterministic_query_lists_nothing() -> None:
         *cases("statements", "not one SELECT"),
     ],
 )
-def test_what_is_not_one_select(sql: str, code: str) -> None:
+def test_only_one_select_is_accepted(sql: str, code: str) -> None:
     with refused(QueryError, code, "`q1`") as caught:
         parse_query(sql, CATALOG, name="q1")
     assert caught.value.exit_code == 3
@@ -114,15 +114,15 @@ def test_a_deep_expression_is_refused_not_crashed() -> None:
         read(f"SELECT {'+'.join(['price'] * 5000)} FROM sales")
 
 
-def test_depth_is_bounded_where_the_host_raised_the_interpreters_limit() -> None:
-    usual = sys.getrecursionlimit()
+def test_depth_is_bounded_whatever_the_recursion_limit() -> None:
+    limit = sys.getrecursionlimit()
     sys.setrecursionlimit(100_000)
     try:
         with pytest.raises(QueryError, match="nested too deeply"):
             read(f"SELECT {'+'.join(['price'] * 1000)} FROM sales")
         assert read(f"SELECT {'+'.join(['price'] * 400)} FROM sales")
     finally:
-        sys.setrecursionlimit(usual)
+        sys.setrecursionlimit(limit)
 
 
 SUMS = "+".join(["SUM(price)"] * 250)
@@ -158,7 +158,7 @@ def test_long_chains_are_read() -> None:
         ("abs(-price) > 1", "-price"),
     ],
 )
-def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
+def test_a_sign_belongs_to_the_span(condition: str, quoted: str) -> None:
     sql = f"SELECT brand FROM sales WHERE {condition}"
     (select,) = (node for node in plan_of(sql).walk() if isinstance(node, Select))
     (negated,) = (part for part in select.predicate.walk() if isinstance(part, e.Negate))
@@ -173,20 +173,20 @@ def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
         ("GROUP BY brand nonsense 7", "first check that Spark SQL accepts the statement"),
     ],
 )
-def test_a_mistyped_clause_is_guessed(tail: str, hint: str) -> None:
+def test_a_mistyped_clause_gets_a_hint(tail: str, hint: str) -> None:
     with pytest.raises(QueryError) as caught:
         parse_query(f"SELECT brand, SUM(price) FROM sales {tail}", CATALOG, name="q")
     assert (caught.value.code, caught.value.hint) == ("query_syntax", hint)
 
 
 @pytest.mark.parametrize(("listed", "viewed"), cases("statements", "generators", are_named=True))
-def test_it_is_the_lateral_view(listed: str, viewed: str) -> None:
-    made = plan_of(listed)
-    assert any(isinstance(node, Explode) for node in made.walk())
-    assert apply_rules(made) == apply_rules(plan_of(viewed))
+def test_generators_are_lateral_views(listed: str, viewed: str) -> None:
+    plan = plan_of(listed)
+    assert any(isinstance(node, Explode) for node in plan.walk())
+    assert apply_rules(plan) == apply_rules(plan_of(viewed))
 
 
-def test_a_name_in_where_is_the_table_s_and_in_order_by_the_generator_s() -> None:
+def test_where_sees_the_table_and_order_by_the_generator() -> None:
     sql = (
         "SELECT explode(array(price)) AS brand FROM sales WHERE brand = 'a' ORDER BY brand LIMIT 2"
     )
@@ -197,28 +197,28 @@ def test_a_name_in_where_is_the_table_s_and_in_order_by_the_generator_s() -> Non
     assert plan == plan_of(sql.replace("ORDER BY brand", "ORDER BY 1"))
 
 
-def test_its_columns_stand_in_its_place() -> None:
+def test_generated_columns_keep_order() -> None:
     plan = plan_of("SELECT *, posexplode(array(sid)) AS (p, x), sid AS last FROM stock, sales")
     assert isinstance(plan, Project)
     assert [a.name for a in plan.attributes][-3:] == ["p", "x", "last"]
 
 
 @pytest.mark.parametrize(("qualified", "around"), cases("statements", "filters", are_named=True))
-def test_it_is_a_filter_around_the_query(qualified: str, around: str) -> None:
+def test_qualify_is_an_outer_filter(qualified: str, around: str) -> None:
     result, expected = (
         [type(node) for node in apply_rules(plan_of(sql)).walk()] for sql in (qualified, around)
     )
     assert result == expected
 
 
-def test_a_window_may_stand_in_it_over_an_alias() -> None:
+def test_qualify_may_use_a_window_on_an_alias() -> None:
     plan = plan_of(
         "SELECT brand, sum(price) AS s FROM sales GROUP BY brand HAVING count(*) > 1"
         " QUALIFY rank() OVER (PARTITION BY brand ORDER BY s) = 1"
     )
     nodes = list(plan.walk())
-    (at,) = (place for place, node in enumerate(nodes) if isinstance(node, Window))
-    above, window, below, group = nodes[at - 1 : at + 3]
+    (index,) = (i for i, node in enumerate(nodes) if isinstance(node, Window))
+    above, window, below, group = nodes[index - 1 : index + 3]
     assert isinstance(above, Select)
     assert isinstance(window, Window)
     assert isinstance(below, Select)
@@ -253,7 +253,7 @@ def number(text: str) -> e.Literal:
         (e.Literal(1, INTEGER), STRING, None),
     ],
 )
-def test_what_a_cast_would_change_is_not_taken(
+def test_values_changed_by_a_cast_are_skipped(
     value: e.Literal, column: SqlType, expected: e.LiteralValue
 ) -> None:
     cast = as_column(value, column)
@@ -261,7 +261,7 @@ def test_what_a_cast_would_change_is_not_taken(
     assert as_column(e.Literal(None, value.type), column) is not None
 
 
-def test_what_has_no_column_is_a_constant() -> None:
+def test_constants_have_no_columns() -> None:
     one = e.Literal(1, INTEGER)
     assert constant_of(e.Arithmetic(e.ArithmeticOp.ADD, one, one)).value == 2
     wide = constant_of(e.Cast(number("1.5"), decimal(5, 3)))
@@ -283,7 +283,7 @@ def test_what_has_no_column_is_a_constant() -> None:
         ([number("0.00000001")], None),
     ],
 )
-def test_names(values: list[e.Literal], name: str | None) -> None:
+def test_names_of_constants(values: list[e.Literal], name: str | None) -> None:
     assert name_of(values) == name
 
 
@@ -297,7 +297,7 @@ SEVERAL_LINES = [
 @pytest.mark.parametrize(
     ("marked", "message", "hint"), [*cases("statements", "refused"), *SEVERAL_LINES]
 )
-def test_refused_by_name_at_its_place(marked: str, message: str, hint: str) -> None:
+def test_refusals_have_a_position(marked: str, message: str, hint: str) -> None:
     error = refusal(marked)
     assert message in error.message
     assert hint in (error.hint or "")
