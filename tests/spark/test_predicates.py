@@ -59,7 +59,7 @@ PRICE = RangePartition("sales", "price", LONG, (601, 1001, 1501))
 AREA = RangePartition("sales", "Community Area", STRING, ("it's",))
 
 
-def some(partition, *ids):
+def only(partition, *ids):
     return range_filter(RangeSet.of(ids, partition.size), partition)
 
 
@@ -83,48 +83,48 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("sql", "text"), TEXTS)
-def test_only_the_table_changes(sql, text):
-    assert rewritten(sql, [some(PRICE, 2, 3)]) == text
+def test_only_the_table_reference_changes(sql, text):
+    assert rewritten(sql, [only(PRICE, 2, 3)]) == text
 
 
 CONDITIONS = [
-    (some(PRICE, 2, 3), "`price` >= 1001L"),
-    (some(PRICE, 0, 2, 4), "`price` < 601L OR (`price` >= 1001L AND `price` < 1501L) "
+    (only(PRICE, 2, 3), "`price` >= 1001L"),
+    (only(PRICE, 0, 2, 4), "`price` < 601L OR (`price` >= 1001L AND `price` < 1501L) "
      "OR `price` IS NULL"),
-    (some(PRICE), "FALSE"),
-    (some(PRICE, 4), "`price` IS NULL"),
-    (some(PRICE, 0, 1, 2, 3), "NOT (`price` IS NULL)"),
-    (some(PRICE, 0, 1, 2, 3, 4), "TRUE"),
-    (some(AREA, 0), r"`Community Area` < 'it\'s'"),
+    (only(PRICE), "FALSE"),
+    (only(PRICE, 4), "`price` IS NULL"),
+    (only(PRICE, 0, 1, 2, 3), "NOT (`price` IS NULL)"),
+    (only(PRICE, 0, 1, 2, 3, 4), "TRUE"),
+    (only(AREA, 0), r"`Community Area` < 'it\'s'"),
 ]  # fmt: skip
 
 
-def condition_sql(wanted, *, is_nan_free=False):
-    return filter_condition(wanted, is_nan_free=is_nan_free).sql(DIALECT)
+def condition_sql(filtered, *, is_nan_free=False):
+    return filter_condition(filtered, is_nan_free=is_nan_free).sql(DIALECT)
 
 
-@pytest.mark.parametrize(("wanted", "text"), CONDITIONS)
-def test_condition(wanted, text):
-    assert condition_sql(wanted) == text
+@pytest.mark.parametrize(("filtered", "text"), CONDITIONS)
+def test_condition_text(filtered, text):
+    assert condition_sql(filtered) == text
 
 
-def test_full_filter_and_no_filter_leave_the_text_alone():
+def test_full_and_absent_filters_do_not_change_the_text():
     sql = "SELECT s.sid FROM sales s JOIN `odd table` o ON s.sid = o.sid"
-    assert rewritten(sql, [some(PRICE, 0, 1, 2, 3, 4), None]) == sql
+    assert rewritten(sql, [only(PRICE, 0, 1, 2, 3, 4), None]) == sql
 
 
-def test_words_that_sqlglot_does_not_know_stay_where_they_are():
+def test_syntax_unknown_to_sqlglot_is_preserved():
     text = (
         "WITH RECURSIVE r(n) MAX RECURSION LEVEL 7 AS (SELECT sid FROM {} UNION ALL "
         "SELECT n + 1L FROM r WHERE n < 3) SELECT n FROM r"
     )
-    result = rewritten(text.format("sales"), [some(PRICE, 2, 3)])
+    result = rewritten(text.format("sales"), [only(PRICE, 2, 3)])
     assert result == text.format(f"{FILTERED} AS sales")
 
 
 def test_each_access_has_its_own_filter():
     sql = "SELECT a.sid FROM sales a JOIN sales b ON a.sid = b.price"
-    assert rewritten(sql, [some(PRICE, 0), some(PRICE, 3)]) == (
+    assert rewritten(sql, [only(PRICE, 0), only(PRICE, 3)]) == (
         "SELECT a.sid FROM (SELECT * FROM sales WHERE `price` < 601L) a "
         "JOIN (SELECT * FROM sales WHERE `price` >= 1501L) b ON a.sid = b.price"
     )
@@ -133,29 +133,29 @@ def test_each_access_has_its_own_filter():
 COMMON = "WITH q AS (SELECT * FROM sales) SELECT a.sid FROM q a JOIN q b ON a.sid = b.price"
 
 
-def test_a_place_read_twice_gets_what_both_need():
-    text = rewritten(COMMON, [some(PRICE, 0), some(PRICE, 1, 4)])
+def test_a_shared_reference_gets_the_union_of_filters():
+    text = rewritten(COMMON, [only(PRICE, 0), only(PRICE, 1, 4)])
     assert "(SELECT * FROM sales WHERE `price` < 1001L OR `price` IS NULL) AS sales" in text
 
 
-def test_a_place_read_twice_over_two_partitions_is_whole():
-    """Either access would see ranges of its own in part."""
-    assert rewritten(COMMON, [some(PRICE, 0), some(AREA, 1)]) == COMMON
+def test_a_shared_reference_with_two_columns_is_not_filtered():
+    """A filter on one column would hide rows that the other access needs."""
+    assert rewritten(COMMON, [only(PRICE, 0), only(AREA, 1)]) == COMMON
 
 
-def test_a_place_read_twice_is_whole_if_one_access_needs_all():
-    assert rewritten(COMMON, [some(PRICE, 0), None]) == COMMON
-    assert rewritten(COMMON, [some(PRICE, 0), some(PRICE, 0, 1, 2, 3, 4)]) == COMMON
+def test_a_shared_reference_is_not_filtered_if_one_needs_all():
+    assert rewritten(COMMON, [only(PRICE, 0), None]) == COMMON
+    assert rewritten(COMMON, [only(PRICE, 0), only(PRICE, 0, 1, 2, 3, 4)]) == COMMON
 
 
-def test_a_place_read_twice_has_not_too_many_ranges():
+def test_ranges_of_a_shared_reference_are_limited():
     many = RangePartition("sales", "price", LONG, tuple(range(100)))
-    text = rewritten(COMMON, [some(many, *range(0, 60, 2)), some(many, *range(61, 101, 2))])
+    text = rewritten(COMMON, [only(many, *range(0, 60, 2)), only(many, *range(61, 101, 2))])
     assert text.count("`price` >=") <= MAX_INTERVALS
 
 
-def test_nan_is_kept_apart_unless_there_is_none():
-    top = some(RangePartition("sales", "price", DOUBLE, (1.5,)), 1)
+def test_nan_has_a_condition_unless_the_column_has_none():
+    top = only(RangePartition("sales", "price", DOUBLE, (1.5,)), 1)
     assert condition_sql(top) == "`price` >= CAST('1.5' AS DOUBLE) OR ISNAN(`price`)"
     assert condition_sql(top, is_nan_free=True) == "`price` >= CAST('1.5' AS DOUBLE)"
     nan_free = rewritten("SELECT sid FROM sales", [top], nan_free=["sales#1"])
@@ -199,8 +199,8 @@ TYPED_CASES = [(n, "UTC") for n in TYPED] + [(n, "America/New_York") for n in ZO
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("name", "zone"), TYPED_CASES)
-def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, name, zone):
-    """Also when Parquet's own statistics are used: every value is a file, so all may be skipped."""
+def test_a_filter_selects_exactly_its_ranges(spark, in_zone, tmp_path, name, zone):
+    """Also with Parquet statistics: each value has its own row group, so any may be skipped."""
     kind, boundaries, values = TYPED[name]
     partition = RangePartition("t", "odd name", kind, boundaries)
     ids = partition.range_ids_of(from_arrow(values, kind))
@@ -208,29 +208,29 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, nam
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
     frame = spark.read.schema(f"`odd name` {kind.spark_name}, place bigint").parquet(str(tmp_path))
     in_zone(zone)
-    choices = fragment_choices(partition)
-    conditions = [condition_sql(some(partition, *chosen)) for chosen in choices]
-    texts = [f"SELECT {at}, place FROM t WHERE {text}" for at, text in enumerate(conditions)]
+    choices = range_choices(partition)
+    conditions = [condition_sql(only(partition, *ids_chosen)) for ids_chosen in choices]
+    texts = [f"SELECT {n}, place FROM t WHERE {text}" for n, text in enumerate(conditions)]
     answer = run_sql(spark, " UNION ALL ".join(texts), {"t": frame})
-    kept = defaultdict(list)
-    for at, place in zip(*map(pa.ChunkedArray.to_pylist, answer.columns), strict=True):
-        kept[at].append(place)
-    for at, chosen in enumerate(choices):
-        expected = [place for place, range_id in enumerate(ids) if range_id in chosen]
-        assert sorted(kept[at]) == expected, conditions[at]
+    selected = defaultdict(list)
+    for n, position in zip(*map(pa.ChunkedArray.to_pylist, answer.columns), strict=True):
+        selected[n].append(position)
+    for n, ids_chosen in enumerate(choices):
+        expected = [position for position, range_id in enumerate(ids) if range_id in ids_chosen]
+        assert sorted(selected[n]) == expected, conditions[n]
 
 
-def fragment_choices(partition):
-    choices = [np.flatnonzero(one).tolist() for one in product([0, 1], repeat=partition.size)]
+def range_choices(partition):
+    choices = [np.flatnonzero(flags).tolist() for flags in product([0, 1], repeat=partition.size)]
     return choices[:: 3 if partition.size > 4 else 1]
 
 
 @pytest.mark.spark
-def test_nan_behind_statistics_that_hide_it(spark, tmp_path):
-    """Statistics of a row group leave NaN out; Spark itself would skip the row group."""
+def test_nan_hidden_by_statistics_is_found(spark, tmp_path):
+    """Row-group statistics exclude NaN, so Spark itself would skip the row group."""
     pq.write_table(pa.table({"d": [1.0, math.nan]}), tmp_path / "t.parquet")
     frame = spark.read.schema("d double").parquet(str(tmp_path))
-    condition = condition_sql(some(RangePartition("t", "d", DOUBLE, (5.0,)), 1))
+    condition = condition_sql(only(RangePartition("t", "d", DOUBLE, (5.0,)), 1))
     assert run_sql(spark, f"SELECT d FROM t WHERE {condition}", {"t": frame}).num_rows == 1
 
 
@@ -289,64 +289,64 @@ CASES: dict[str, tuple[SqlType, pa.DataType, tuple[Any, ...], list[Any]]] = {
 }
 
 
-Keep = Callable[[str], list[int]]
-"""The numbers of the rows for which a condition is true."""
+Select = Callable[[str], list[int]]
+"""Returns the numbers of the rows for which a condition is true."""
 
 
 @contextmanager
-def by_duckdb(rows: pa.Table) -> Iterator[Keep]:
+def by_duckdb(rows: pa.Table) -> Iterator[Select]:
     with pytest.importorskip("duckdb").connect() as connection:
         connection.execute("SET TimeZone = 'America/New_York'")
         connection.register("t", rows)
 
-        def kept(condition: str) -> list[int]:
+        def select(condition: str) -> list[int]:
             result = connection.execute(f"SELECT n FROM t WHERE {condition}").fetchall()
             return sorted(n for (n,) in result)
 
-        yield kept
+        yield select
 
 
 @contextmanager
-def by_polars(rows: pa.Table) -> Iterator[Keep]:
+def by_polars(rows: pa.Table) -> Iterator[Select]:
     polars = pytest.importorskip("polars")
     frame = polars.from_arrow(rows)
     yield lambda condition: sorted(frame.filter(polars.sql_expr(condition))["n"].to_list())
 
 
-def chosen(size: int) -> Iterable[list[int]]:
-    draw = random.Random(7)
+def range_samples(size: int) -> Iterable[list[int]]:
+    rng = random.Random(7)
     yield [size - 1]
     yield [0]
     yield list(range(size - 1))
     yield [size - 2]
     for _ in range(12):
-        yield draw.sample(range(size), draw.randint(1, size - 1))
+        yield rng.sample(range(size), rng.randint(1, size - 1))
 
 
 @pytest.mark.parametrize("reader", [by_duckdb, by_polars])
 @pytest.mark.parametrize("name", list(CASES))
-def test_the_rows_of_the_ranges_are_kept(reader: Any, name: str) -> None:
+def test_plain_filters_select_the_rows_of_the_ranges(reader: Any, name: str) -> None:
     kind, arrow, boundaries, values = CASES[name]
     column = pa.array([*values, None], arrow)
     rows = pa.table({NAME: column, "n": range(len(column))})
     partition = RangePartition("t", NAME, kind, boundaries)
     ids = partition.range_ids_of(from_arrow(column, kind))
     assert len(np.unique(ids)) == partition.size, "each range has a value"
-    with reader(rows) as kept:
-        for ranges in chosen(partition.size):
-            wanted = range_filter(RangeSet.of(ranges, partition.size), partition)
-            condition = plain_filter(wanted, NAME)
+    with reader(rows) as select:
+        for ranges in range_samples(partition.size):
+            filtered = range_filter(RangeSet.of(ranges, partition.size), partition)
+            condition = plain_filter(filtered, NAME)
             assert condition is not None
             expected = np.flatnonzero(np.isin(ids, ranges)).tolist()
-            assert kept(condition.sql(PLAIN_DIALECT)) == expected, condition
+            assert select(condition.sql(PLAIN_DIALECT)) == expected, condition
 
 
 @pytest.mark.parametrize("reader", [by_duckdb, by_polars])
-def test_no_range_keeps_nothing(reader: Any) -> None:
-    condition = plain_filter(some(RangePartition("t", "g", SqlType(Kind.LONG), (1,))), "g")
-    with reader(pa.table({"g": [1, None], "n": [0, 1]})) as kept:
+def test_an_empty_filter_selects_nothing(reader: Any) -> None:
+    condition = plain_filter(only(RangePartition("t", "g", SqlType(Kind.LONG), (1,))), "g")
+    with reader(pa.table({"g": [1, None], "n": [0, 1]})) as select:
         assert condition is not None
-        assert kept(condition.sql(PLAIN_DIALECT)) == []
+        assert select(condition.sql(PLAIN_DIALECT)) == []
 
 
 @pytest.mark.parametrize(
@@ -358,61 +358,61 @@ def test_no_range_keeps_nothing(reader: Any) -> None:
         (Kind.TIMESTAMP_NTZ, -(2**62)),
     ],
 )
-def test_what_engines_may_read_otherwise_has_no_text(kind: Kind, boundary: Any) -> None:
-    assert plain_filter(some(RangePartition("t", "g", SqlType(kind), (boundary,)), 0), "g") is None
+def test_ambiguous_constants_have_no_plain_filter(kind: Kind, boundary: Any) -> None:
+    assert plain_filter(only(RangePartition("t", "g", SqlType(kind), (boundary,)), 0), "g") is None
 
 
-TIED = {"t": schema_of("a bigint, b bigint")}
+TABLE = {"t": schema_of("a bigint, b bigint")}
 A = RangePartition("t", "a", LONG, (1, 2, 3))
 B = RangePartition("t", "b", LONG, (1, 2, 3))
 APART = "SELECT x.a FROM t x, t y, t z"
 SHARED = "WITH q AS (SELECT * FROM t) SELECT x.a FROM q x, t y, q z"
-"""The first and the last access at one place."""
+"""The first and the last access share one table reference."""
 
 
-def _read(
+def ranges_read(
     sql: str, filters: Sequence[RangeFilter | None], group: Sequence[int]
 ) -> list[set[int] | None]:
-    """The fragments that each access reads, None for all, where those of the group are tied."""
-    query = parse_query(sql, TIED)
+    """The ranges that each access reads (None: all) if the accesses in `group` share a filter."""
+    query = parse_query(sql, TABLE)
     names = [scan.access for scan in query.root.scans]
-    given = {n: one for n, one in zip(names, filters, strict=True) if one is not None}
-    result = place_filters(query, given, [frozenset(names[at] for at in group)])
-    return [set(_ids(result, name)) if name in result else None for name in names]
+    by_access = {n: ranges for n, ranges in zip(names, filters, strict=True) if ranges is not None}
+    result = place_filters(query, by_access, [frozenset(names[index] for index in group)])
+    return [set(range_ids(result, name)) if name in result else None for name in names]
 
 
-def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
+def range_ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
     for interval in result[name].intervals:
         yield from ranges_between(interval, result[name].partition)
 
 
-WHOLE = some(A, 0, 1, 2, 3, 4)
+WHOLE = only(A, 0, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(
     ("sql", "filters", "group", "read"),
     [
-        (APART, [some(A, 0), some(A, 2), some(A, 3)], (), [{0}, {2}, {3}]),
-        (APART, [some(A, 0), some(A, 2), some(A, 3)], (0, 1), [{0, 2}, {0, 2}, {3}]),
-        (APART, [some(A, 0), None, some(A, 3)], (0, 1), [None, None, {3}]),
-        (APART, [some(A, 0), WHOLE, some(A, 3)], (0, 1), [None, None, {3}]),
-        (APART, [some(A, 0), some(B, 0), some(A, 3)], (0, 1), [None, None, {3}]),
-        (SHARED, [some(A, 0), some(A, 0), some(A, 3)], (), [{0, 3}, {0}, {0, 3}]),
-        (SHARED, [some(A, 0), some(A, 0), some(A, 3)], (0, 1), [{0, 3}, {0, 3}, {0, 3}]),
-        (SHARED, [some(A, 0), some(A, 0), None], (0, 1), [None, None, None]),
+        (APART, [only(A, 0), only(A, 2), only(A, 3)], (), [{0}, {2}, {3}]),
+        (APART, [only(A, 0), only(A, 2), only(A, 3)], (0, 1), [{0, 2}, {0, 2}, {3}]),
+        (APART, [only(A, 0), None, only(A, 3)], (0, 1), [None, None, {3}]),
+        (APART, [only(A, 0), WHOLE, only(A, 3)], (0, 1), [None, None, {3}]),
+        (APART, [only(A, 0), only(B, 0), only(A, 3)], (0, 1), [None, None, {3}]),
+        (SHARED, [only(A, 0), only(A, 0), only(A, 3)], (), [{0, 3}, {0}, {0, 3}]),
+        (SHARED, [only(A, 0), only(A, 0), only(A, 3)], (0, 1), [{0, 3}, {0, 3}, {0, 3}]),
+        (SHARED, [only(A, 0), only(A, 0), None], (0, 1), [None, None, None]),
     ],
     ids=[
-        "each by itself without a group",
-        "all of a group have what any needs",
-        "one without a filter takes that of all",
-        "one with a full filter as well",
-        "one of other ranges takes the filter of all",
-        "a place shared with another access",
-        "a shared place widens the whole group",
-        "a place shared with an access that reads all leaves the group without",
+        "no group",
+        "a group reads the union",
+        "one access without a filter",
+        "one access with a full filter",
+        "one access with another column",
+        "a shared reference",
+        "a shared reference widens the group",
+        "a reference shared with an unfiltered access",
     ],
 )
-def test_what_tied_accesses_read(
+def test_ranges_read_by_grouped_accesses(
     sql: str, filters: list[RangeFilter | None], group: tuple[int, ...], read: list[set[int] | None]
 ) -> None:
-    assert _read(sql, filters, group) == read
+    assert ranges_read(sql, filters, group) == read

@@ -1,4 +1,4 @@
-"""Plans, expressions and recursion written as SQL and run, against what they were read from."""
+"""Plans, expressions and recursion rendered as SQL and run, compared with the original query."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def frames(spark):
     }
     w = pa.array([1, 2, 2, None, 5, 5, 6, 3], pa.int32())
     u = {"id": [0, 1, 1, 4, 9, 30, None, 12], "w": w}
-    return {name: spark.createDataFrame(pa.table(made)) for name, made in (("t", t), ("u", u))}
+    return {
+        name: spark.createDataFrame(pa.table(columns)) for name, columns in (("t", t), ("u", u))
+    }
 
 
 def bag_of(table: pa.Table) -> Counter[tuple[object, ...]]:
@@ -82,62 +84,62 @@ def is_supported(sql: str) -> bool:
     return True
 
 
-def test_most_queries_are_read():
+def test_all_queries_are_supported():
     assert [sql for sql in QUERIES if not is_supported(sql)] == []
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("sql", quarter_then_rest(QUERIES))
-def test_rendered_plan_is_the_query(spark, frames, sql):
-    """As it was read, and after the rules."""
+def test_a_rendered_plan_gives_the_query_s_rows(spark, frames, sql):
+    """Before and after the rules."""
     expected = run_sql(spark, sql, frames)
     plan = parse_query(sql, CATALOG).root
     for root in (plan, apply_rules(plan)):
-        views = {scan.access: f"view {place}" for place, scan in enumerate(root.scans)}
-        own = {views[scan.access]: frames[scan.table] for scan in root.scans}
-        answer = run_sql(spark, render_plan(root, views), own)
+        views = {scan.access: f"view {number}" for number, scan in enumerate(root.scans)}
+        view_frames = {views[scan.access]: frames[scan.table] for scan in root.scans}
+        answer = run_sql(spark, render_plan(root, views), view_frames)
         assert bag_of(answer) == bag_of(expected)
         assert [column.type for column in answer.columns] == [c.type for c in expected.columns]
 
 
-def test_names_do_not_depend_on_the_users():
+def test_rendered_names_ignore_the_user_s_names():
     root = parse_query("SELECT `group name` AS `x y` FROM t", CATALOG).root
     text = render_plan(root, {"t#1": "v"})
     assert text.count("group name") == 1
     assert "x y" not in text
 
 
-AVERAGED = {"t": schema_of("g bigint, m decimal(38,18), d double")}
+AVERAGE_CATALOG = {"t": schema_of("g bigint, m decimal(38,18), d double")}
 
 
-def ruled(sql: str) -> Plan:
-    return apply_rules(parse_query(sql, AVERAGED).root)
+def plan_of(sql: str) -> Plan:
+    return apply_rules(parse_query(sql, AVERAGE_CATALOG).root)
 
 
-def spoken(sql: str) -> str:
-    plan = ruled(sql)
+def text_of(sql: str) -> str:
+    plan = plan_of(sql)
     assert whole_averages(plan).attributes == plan.attributes
     return render_plan(plan, {scan.access: "t" for scan in plan.scans})
 
 
-def test_an_average_of_decimals_is_asked_for_once() -> None:
-    text = spoken("SELECT g, AVG(m), AVG(m) + 1 FROM t GROUP BY g HAVING AVG(m) > 0")
+def test_an_average_of_decimals_is_computed_once() -> None:
+    text = text_of("SELECT g, AVG(m), AVG(m) + 1 FROM t GROUP BY g HAVING AVG(m) > 0")
     assert (text.count("AVG("), text.count("SUM("), text.count("COUNT(")) == (1, 0, 0)
 
 
-def test_what_the_query_asks_for_itself_stays() -> None:
-    text = spoken("SELECT g, SUM(m), COUNT(m) FROM t GROUP BY g HAVING AVG(m) > 0")
+def test_sums_and_counts_of_the_query_stay() -> None:
+    text = text_of("SELECT g, SUM(m), COUNT(m) FROM t GROUP BY g HAVING AVG(m) > 0")
     assert (text.count("AVG("), text.count("SUM("), text.count("COUNT(")) == (1, 1, 1)
 
 
-def test_other_averages_and_plans_without_any_stay_as_they_are() -> None:
+def test_plans_without_decimal_averages_stay() -> None:
     for sql in ("SELECT g FROM t GROUP BY g HAVING AVG(d) > 0", "SELECT g FROM t WHERE m > 0"):
-        plan = ruled(sql)
+        plan = plan_of(sql)
         assert whole_averages(plan) is plan
 
 
-def test_an_average_whose_sum_is_out_of_sight_is_refused() -> None:
-    (scan,) = ruled("SELECT * FROM t").scans
+def test_an_average_without_its_aggregates_is_refused() -> None:
+    (scan,) = plan_of("SELECT * FROM t").scans
     total, count = (nodes.ColumnRef(a.id, a.type) for a in (scan.attributes[1], scan.attributes[0]))
     predicate = nodes.Compare(
         nodes.CompareOp.GREATER,
@@ -185,7 +187,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("expr", "text"), TEXTS)
-def test_text(expr, text):
+def test_text_of_an_expression(expr, text):
     assert render_expr(expr, NAMES).sql(DIALECT) == text
 
 
@@ -199,9 +201,9 @@ def test_a_function_name_cannot_carry_sql():
     ("column", "kind", "result"),
     [("m", schema.decimal(28, 2), schema.decimal(22, 6)), ("d", schema.DOUBLE, schema.DOUBLE)],
 )
-def test_mean_is_what_avg_is(spark, column, kind, result):
+def test_mean_equals_avg(spark, column, kind, result):
     amounts = [["0.01", "0.02"], ["1.00", "1.00", "1.01"], [None], ["-0.01", "0.00", "0.00"]]
-    rows = [(place, text) for place, texts in enumerate(amounts) for text in texts]
+    rows = [(number, text) for number, texts in enumerate(amounts) for text in texts]
     decimals = pa.array([m and Decimal(m) for _, m in rows], pa.decimal128(18, 2))
     doubles = [m and float(m) for _, m in rows]
     table = pa.table({"g": [g for g, _ in rows], "m": decimals, "d": doubles})
@@ -249,7 +251,7 @@ def test_text_of_a_constant(value, kind, text):
     assert literal(value, kind).sql(DIALECT) == text
 
 
-def test_what_cannot_be_written_is_refused():
+def test_unsupported_constants_are_refused():
     with pytest.raises(QueryError):
         literal(1, schema.other("array<int>"))
     with pytest.raises(QueryError):
@@ -292,11 +294,11 @@ STRINGS = [
 
 
 def selection(expressions: list[str]) -> str:
-    return "SELECT " + ", ".join(f"{one} AS c{place}" for place, one in enumerate(expressions))
+    return "SELECT " + ", ".join(f"{text} AS c{number}" for number, text in enumerate(expressions))
 
 
 def values_of(spark: Any, expressions: list[str]) -> list[Any]:
-    """What Spark makes of expressions over no table."""
+    """The values that Spark computes for expressions without a table."""
     return list(run_sql(spark, selection(expressions), {}).to_pylist()[0].values())
 
 
@@ -322,7 +324,7 @@ NUMBERS = [
 
 
 @pytest.mark.spark
-def test_spark_reads_values_back_in_their_type(spark):
+def test_spark_reads_values_back_with_their_type(spark):
     frame = spark.sql(selection([literal(*number).sql(DIALECT) for number in NUMBERS]))
     assert [kind for _, kind in frame.dtypes] == [kind.spark_name for _, kind in NUMBERS]
     assert list(frame.toArrow().to_pylist()[0].values()) == [value for value, _ in NUMBERS]
@@ -330,21 +332,21 @@ def test_spark_reads_values_back_in_their_type(spark):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
-def test_moments_do_not_depend_on_the_zone(spark, in_zone, zone):
-    moments = [-1, 0, 1_667_712_600_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
-    texts = [literal(moment, schema.TIMESTAMP).sql(DIALECT) for moment in moments]
+def test_timestamps_do_not_depend_on_the_zone(spark, in_zone, zone):
+    instants = [-1, 0, 1_667_712_600_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
+    texts = [literal(instant, schema.TIMESTAMP).sql(DIALECT) for instant in instants]
     in_zone(zone)
-    assert values_of(spark, [f"unix_micros({text})" for text in texts]) == moments
+    assert values_of(spark, [f"unix_micros({text})" for text in texts]) == instants
 
 
 @pytest.mark.spark
-def test_days_come_back(spark):
+def test_spark_reads_dates_back(spark):
     days = [-719_162, -1, 0, 2_932_896, 2_932_897]
     texts = [f"unix_date({literal(day, schema.DATE).sql(DIALECT)})" for day in days]
     assert values_of(spark, texts) == days
 
 
-ASKED = [
+SPARK_QUERIES = [
     *("two parts", "as deep as said"),
     *(pytest.param(name, marks=pytest.mark.long) for name in ("how many", "optional side")),
 ]
@@ -361,17 +363,17 @@ def frames_of(spark: Any, tables: dict[str, list[Row]]) -> dict[str, Any]:
     }
 
 
-def of_spark(spark: Any, sql: str, frames: dict[str, Any]) -> Counter[tuple[object, ...]]:
+def spark_rows(spark: Any, sql: str, frames: dict[str, Any]) -> Counter[tuple[object, ...]]:
     table: pa.Table = run_sql(spark, sql, frames)
     return bag(zip(*[column.to_pylist() for column in table.columns], strict=True))
 
 
-def some_tables(rng: Random, link_count: int = 7, count: int = 2) -> dict[str, list[Row]]:
+def random_tables(rng: Random, link_count: int = 7, count: int = 2) -> dict[str, list[Row]]:
     sizes = {table: link_count if table == "links" else count for table in COLUMNS}
     return {table: [some_row(rng, table) for _ in range(size)] for table, size in sizes.items()}
 
 
-def loaded(
+def loaded_query(
     case: CarriedCase, tables: dict[str, list[Row]], *, with_answer: bool
 ) -> MaintainedQuery:
     query = MaintainedQuery(case.compiled(with_answer=with_answer))
@@ -380,48 +382,48 @@ def loaded(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ASKED)
-def test_rows_of_spark_are_those_kept_those_over_the_sketch_and_those_of_what_is_written(
+@pytest.mark.parametrize("name", SPARK_QUERIES)
+def test_spark_gives_the_same_rows_for_query_rewrite_and_rendered_plan(
     spark: Any, name: str
 ) -> None:
     rng = Random(f"spark {name}")
     case = bag_case(name)
-    tables = some_tables(rng)
-    query = loaded(case, tables, with_answer=True)
+    tables = random_tables(rng)
+    query = loaded_query(case, tables, with_answer=True)
     query.step({t: change_of(t, *DRAWN.some_change(rng, t, rows, 4)) for t, rows in tables.items()})
     frames = frames_of(spark, tables)
-    whole = of_spark(spark, BAG_QUERIES[name], frames)
-    assert whole
-    assert rows_kept(query, case.ruled) == whole
+    expected = spark_rows(spark, BAG_QUERIES[name], frames)
+    assert expected
+    assert rows_kept(query, case.ruled) == expected
     assert sketches_of(query) == case.expected(tables)
     filters = {
         access: range_filter(kept, case.sketched[access]) for access, kept in query.ranges().items()
     }
     text = rewrite_sql(case.query, filters)
     assert text != BAG_QUERIES[name]
-    assert of_spark(spark, text, frames) == whole
+    assert spark_rows(spark, text, frames) == expected
     root = case.query.root
-    views = {scan.access: f"view {place}" for place, scan in enumerate(root.scans)}
-    own = {views[scan.access]: frames[scan.table] for scan in root.scans}
-    assert of_spark(spark, render_plan(root, views), own) == whole
+    views = {scan.access: f"view {number}" for number, scan in enumerate(root.scans)}
+    view_frames = {views[scan.access]: frames[scan.table] for scan in root.scans}
+    assert spark_rows(spark, render_plan(root, views), view_frames) == expected
 
 
 def chain(last: int) -> dict[str, list[Row]]:
-    """A row at each of so many levels."""
+    """Tables whose recursion has one row at each of `last` levels."""
     links: list[Row] = [{"a": n, "b": n + 1, "f": 1} for n in range(1, last)]
     return {"links": links, "seeds": [{"a": 1, "f": 0}]}
 
 
-def both(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
-    """How many rows Spark finds, and the engine; or the code of the error."""
+def row_counts(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
+    """The row counts of Spark and of the engine, or the codes of their errors."""
     case = case_of_sql(sql, tuple(COLUMNS))
     result: list[int | str] = []
-    for answer in (
-        lambda: of_spark(spark, sql, frames_of(spark, tables)),
-        lambda: rows_kept(loaded(case, tables, with_answer=True), case.ruled),
+    for rows_of in (
+        lambda: spark_rows(spark, sql, frames_of(spark, tables)),
+        lambda: rows_kept(loaded_query(case, tables, with_answer=True), case.ruled),
     ):
         try:
-            result.append(answer().total())
+            result.append(rows_of().total())
         except UnsupportedError as error:
             result.append(error.code)
     return result
@@ -433,19 +435,19 @@ def test_limits_are_those_of_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) 
     assert int(spark.conf.get("spark.sql.cteRecursionLevelLimit")) == LEVEL_LIMITS.levels
     assert int(spark.conf.get("spark.sql.cteRecursionRowLimit")) == LEVEL_LIMITS.rows
     by_clause = CHAIN.format(" MAX RECURSION LEVEL 3")
-    assert both(spark, by_clause, chain(3)) == [3, 3]
-    assert both(spark, by_clause, chain(4)) == ["recursion_limit"] * 2
-    circle = chain(2)
-    circle["links"].append({"a": 2, "b": 1, "f": 2})
-    assert both(spark, by_clause, circle) == ["recursion_limit"] * 2
-    none = CHAIN.format(" MAX RECURSION LEVEL 0")
-    assert both(spark, none, chain(1)) == ["recursion_limit"] * 2
-    assert both(spark, none, {**chain(1), "seeds": []}) == [0, 0]
+    assert row_counts(spark, by_clause, chain(3)) == [3, 3]
+    assert row_counts(spark, by_clause, chain(4)) == ["recursion_limit"] * 2
+    cycle = chain(2)
+    cycle["links"].append({"a": 2, "b": 1, "f": 2})
+    assert row_counts(spark, by_clause, cycle) == ["recursion_limit"] * 2
+    no_levels = CHAIN.format(" MAX RECURSION LEVEL 0")
+    assert row_counts(spark, no_levels, chain(1)) == ["recursion_limit"] * 2
+    assert row_counts(spark, no_levels, {**chain(1), "seeds": []}) == [0, 0]
     monkeypatch.setattr(limits_of, "LEVEL_LIMITS", LevelLimits(rows=4))
     spark.conf.set("spark.sql.cteRecursionRowLimit", 4)
     try:
-        assert both(spark, CHAIN.format(""), chain(3)) == [3, 3]
-        assert both(spark, CHAIN.format(""), chain(4)) == ["recursion_limit"] * 2
+        assert row_counts(spark, CHAIN.format(""), chain(3)) == [3, 3]
+        assert row_counts(spark, CHAIN.format(""), chain(4)) == ["recursion_limit"] * 2
     finally:
         spark.conf.unset("spark.sql.cteRecursionRowLimit")
 
@@ -471,7 +473,7 @@ def connection() -> Iterator[Any]:
         yield result
 
 
-def written(sql: str, *, is_ruled: bool) -> str:
+def duckdb_sql(sql: str, *, is_ruled: bool) -> str:
     root = case_of_sql(sql, ()).query.root
     root = apply_rules(root) if is_ruled else root
     text = render_plan(root, {scan.access: scan.table for scan in root.scans})
@@ -480,19 +482,19 @@ def written(sql: str, *, is_ruled: bool) -> str:
 
 
 @pytest.mark.parametrize("name", RECURSIVE_TEXTS)
-def test_what_is_written_gives_the_rows_of_the_plan(name: str, connection: Any) -> None:
-    """Of the plan as it was read, and after the rules."""
+def test_rendered_recursion_gives_the_rows_of_the_plan(name: str, connection: Any) -> None:
+    """Before and after the rules."""
     rng = Random(f"written {name}")
     plan = case_of_sql(RECURSIVE_TEXTS[name], ()).query.root
-    texts = [written(RECURSIVE_TEXTS[name], is_ruled=is_ruled) for is_ruled in (False, True)]
+    texts = [duckdb_sql(RECURSIVE_TEXTS[name], is_ruled=is_ruled) for is_ruled in (False, True)]
     rows = 0
     for _ in range(4):
-        tables = some_tables(rng, 8, 3)
+        tables = random_tables(rng, 8, 3)
         for table, content in tables.items():
             connection.execute(f"DELETE FROM {table}")
-            marks = ", ".join("?" * len(COLUMNS[table]))
+            placeholders = ", ".join("?" * len(COLUMNS[table]))
             values = [[row[column] for column in COLUMNS[table]] for row in content]
-            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+            connection.executemany(f"INSERT INTO {table} VALUES ({placeholders})", values)
         expected = bag(evaluate(plan, tables))
         for text in texts:
             assert bag(connection.execute(text).fetchall()) == expected, text
@@ -500,22 +502,22 @@ def test_what_is_written_gives_the_rows_of_the_plan(name: str, connection: Any) 
     assert rows
 
 
-def test_names_of_entries_are_no_views_and_no_other_entries() -> None:
+def test_names_of_entries_are_unique() -> None:
     root = case_of_sql(TWICE, ()).query.root
-    views = {scan.access: f"recursion_c{at}" for at, scan in enumerate(root.scans)}
+    views = {scan.access: f"recursion_c{index}" for index, scan in enumerate(root.scans)}
     tree = sqlglot.parse_one(render_plan(root, views), dialect=DIALECT)
     names = [entry.alias for entry in tree.find_all(sqlglot.exp.CTE)]
     assert len(names) == len(set(names)) == 2
     assert not set(names) & set(views.values())
 
 
-def test_how_many_levels_there_may_be_is_written() -> None:
+def test_the_level_limit_is_rendered() -> None:
     root = case_of_sql(BAG_QUERIES["as deep as said"], ()).query.root
     text = render_plan(root, {scan.access: scan.table for scan in root.scans})
     assert text.startswith("WITH RECURSIVE `recursion_c0` MAX RECURSION LEVEL 4 AS (SELECT")
 
 
-def test_of_union_none_is_written() -> None:
+def test_recursion_with_union_is_refused() -> None:
     plan = net_plan(REACHED + "SELECT n FROM r")
     with refused(QueryError, "capture_unsupported", "with UNION for Spark"):
         render_plan(plan, {scan.access: scan.table for scan in plan.scans})

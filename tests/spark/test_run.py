@@ -1,4 +1,4 @@
-"""SQL on DataFrames: the answer as Arrow, views that go away, failures in plain words, shuffles."""
+"""SQL on DataFrames: Arrow results, temporary views, plain error messages, shuffle partitions."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from tests.support.run_cli import refused
 
 
 @pytest.mark.spark
-def test_answer_is_an_arrow_table(spark):
+def test_the_result_is_an_arrow_table(spark):
     frame = spark.createDataFrame(pa.table({"a": [1, 2, 3]}))
     assert run_sql(spark, "SELECT sum(a) AS s FROM t", {"t": frame}).to_pylist() == [{"s": 6}]
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("name", ["plain", "with space", "dash-ed", "tick`ed", "UPPER"])
-def test_views_live_as_long_as_the_query(spark, name):
+def test_views_are_dropped_after_the_query(spark, name):
     quoted = "`" + name.replace("`", "``") + "`"
     assert run_sql(spark, f"SELECT * FROM {quoted}", {name: spark.range(2)}).num_rows == 2
-    # Where plans are interpreted the catalog's own listing fails as soon as a table lies there.
-    left = [row.tableName.lower() for row in spark.sql("SHOW TABLES").collect()]
-    assert name.lower() not in left
+    # `catalog.listTables` fails on any existing table if plans are interpreted.
+    remaining = [row.tableName.lower() for row in spark.sql("SHOW TABLES").collect()]
+    assert name.lower() not in remaining
 
 
 @pytest.mark.spark
-def test_views_go_away_after_a_failure(spark):
+def test_views_are_dropped_after_a_failure(spark):
     with pytest.raises(QueryError):
         run_sql(spark, "SELECT nothing FROM gone_view", {"gone_view": spark.range(2)})
     assert not spark.catalog.tableExists("gone_view")
 
 
 @pytest.mark.spark
-def test_what_is_wrong_in_the_text_is_a_query_error_without_a_plan(spark):
+def test_invalid_sql_is_a_query_error_without_a_plan(spark):
     with pytest.raises(QueryError) as caught:
         run_sql(spark, "SELECT nothing FROM t", {"t": spark.range(2)})
     assert "nothing" in caught.value.message
@@ -79,7 +79,7 @@ def test_missing_file_names_the_version(spark, tmp_path):
 
 
 @pytest.mark.spark
-def test_interrupt_passes(spark, monkeypatch):
+def test_interrupts_propagate(spark, monkeypatch):
     def interrupted(*_args: object) -> None:
         raise KeyboardInterrupt
 
@@ -90,8 +90,8 @@ def test_interrupt_passes(spark, monkeypatch):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_while_spark_runs_is_an_interrupt(spark, number):
-    """And no failure of the query, after which the next one would begin."""
+def test_an_interrupt_during_a_spark_job_propagates(spark, number):
+    """It is not a failure of the query, after which the next query would start."""
 
     def interrupted(number: int, frame: object) -> None:
         if is_connect(spark):
@@ -100,29 +100,29 @@ def test_an_interrupt_while_spark_runs_is_an_interrupt(spark, number):
             spark.sparkContext.cancelAllJobs()
         raise KeyboardInterrupt
 
-    before = signal.signal(number, interrupted)
-    ended = threading.Event()
+    previous = signal.signal(number, interrupted)
+    is_done = threading.Event()
 
-    def interrupt_what_runs() -> None:
-        """Spark Connect does not tell of its jobs."""
-        while not ended.wait(3.0 if is_connect(spark) else 0.05):
+    def interrupt_running_job() -> None:
+        """Spark Connect does not report its jobs."""
+        while not is_done.wait(3.0 if is_connect(spark) else 0.05):
             if is_connect(spark) or spark.sparkContext.statusTracker().getActiveJobsIds():
                 os.kill(os.getpid(), number)
                 return
 
-    thread = threading.Thread(target=interrupt_what_runs)
+    thread = threading.Thread(target=interrupt_running_job)
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             run_sql(spark, "SELECT sum(hash(a.id, b.id)) FROM t a, t b", {"t": spark.range(10**7)})
     finally:
-        ended.set()
+        is_done.set()
         thread.join()
-        signal.signal(number, before)
+        signal.signal(number, previous)
     assert run_sql(spark, "SELECT 1 AS one", {}).to_pylist() == [{"one": 1}]
 
 
-_WAITED = (
+_AWAIT_FAILURE = (
     "An error occurred while calling o83.getResult.\n"
     ": org.apache.spark.SparkException: Exception thrown in awaitResult: \n"
     "\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)\n"
@@ -138,15 +138,15 @@ def failure(text: str) -> ImpctlError:
     return caught.value
 
 
-def test_what_another_thread_met_is_told_for_what_it_is() -> None:
+def test_failures_of_another_thread_are_classified() -> None:
     text = "[SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row returned. SQLSTATE: 21000"
-    several = failure(_WAITED.format(kind="SparkException", text=text))
+    several = failure(_AWAIT_FAILURE.format(kind="SparkException", text=text))
     assert (type(several), several.code) == (EvaluationError, "subquery_of_several_rows")
     text = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
-    failing = failure(_WAITED.format(kind="SparkArithmeticException", text=text))
+    failing = failure(_AWAIT_FAILURE.format(kind="SparkArithmeticException", text=text))
     assert isinstance(failing, EvaluationError)
     assert failing.message == "The query fails on a row: Division by zero"
-    other = failure(_WAITED.format(kind="SparkException", text="Job 3 cancelled"))
+    other = failure(_AWAIT_FAILURE.format(kind="SparkException", text="Job 3 cancelled"))
     assert isinstance(other, RetryableError), "it may be tried again"
 
 
@@ -164,7 +164,7 @@ def test_what_another_thread_met_is_told_for_what_it_is() -> None:
         ("SELECT raise_error('mine') FROM t", "evaluation_failed"),
     ],
 )
-def test_spark_itself(spark, sql: str, code: str) -> None:
+def test_spark_failures_have_codes(spark, sql: str, code: str) -> None:
     with refused(EvaluationError, code) as caught:
         run_sql(spark, sql, {"t": spark.range(2)})
     assert "awaitResult" not in caught.value.message
@@ -173,14 +173,14 @@ def test_spark_itself(spark, sql: str, code: str) -> None:
 MEGABYTE = 1 << 20
 
 
-def inside(spark: Any, size: int) -> str:
+def partitions_in_block(spark: Any, size: int) -> str:
     with shuffles_for(spark, size):
         return str(spark.conf.get(PARTITIONS))
 
 
 @pytest.fixture
-def fresh(spark: Any) -> Any:
-    """A session of its own, with Spark's default."""
+def new_session(spark: Any) -> Any:
+    """A new session with Spark's default."""
     session = spark.newSession()
     session.conf.set(PARTITIONS, "200")
     session.conf.unset(PARTITIONS)
@@ -190,17 +190,19 @@ def fresh(spark: Any) -> Any:
 
 
 @pytest.mark.spark
-def test_a_small_read_has_few_parts_and_a_large_one_spark_s_own(fresh: Any) -> None:
-    few = str(max(8, 0 if is_connect(fresh) else 2 * fresh.sparkContext.defaultParallelism))
+def test_shuffle_partitions_grow_with_the_input(new_session: Any) -> None:
+    few = str(
+        max(8, 0 if is_connect(new_session) else 2 * new_session.sparkContext.defaultParallelism)
+    )
     sizes = (0, 400 * MEGABYTE, 400 * MEGABYTE + 1, 2000 * MEGABYTE)
-    assert [inside(fresh, size) for size in sizes] == [few, "100", "101", "200"]
-    assert fresh.conf.get(PARTITIONS) == "200"
-    with pytest.raises(ZeroDivisionError), shuffles_for(fresh, 0):
+    assert [partitions_in_block(new_session, size) for size in sizes] == [few, "100", "101", "200"]
+    assert new_session.conf.get(PARTITIONS) == "200"
+    with pytest.raises(ZeroDivisionError), shuffles_for(new_session, 0):
         raise ZeroDivisionError
-    assert fresh.conf.get(PARTITIONS) == "200", "a failure leaves the session as it was"
+    assert new_session.conf.get(PARTITIONS) == "200", "a failure leaves the session as it was"
 
 
 @pytest.mark.spark
-def test_what_somebody_chose_stays(fresh: Any) -> None:
-    fresh.conf.set(PARTITIONS, "64")
-    assert (inside(fresh, 0), fresh.conf.get(PARTITIONS)) == ("64", "64")
+def test_a_user_setting_is_not_changed(new_session: Any) -> None:
+    new_session.conf.set(PARTITIONS, "64")
+    assert (partitions_in_block(new_session, 0), new_session.conf.get(PARTITIONS)) == ("64", "64")

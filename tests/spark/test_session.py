@@ -1,4 +1,4 @@
-"""The session: quiet, with one meaning of SQL; a start that is given up ends what it started."""
+"""The session: fixed SQL settings, reuse, and cleanup of child processes after a failed start."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.support.run_cli import refused
 
 
 @pytest.mark.parametrize("name", sorted(session.FIXED))
-def test_settings_that_change_meaning_are_refused(name):
+def test_settings_that_change_results_are_refused(name):
     with pytest.raises(UsageError) as caught:
         session.open_session(session.SparkSettings("local[1]", {name: "surely something else"}))
     assert name in caught.value.message
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "4.0.1", "4", "unknown"])
-def test_an_older_spark_is_refused_by_name(monkeypatch, version):
+def test_an_older_spark_is_refused(monkeypatch, version):
     monkeypatch.setattr(pyspark, "__version__", version)
     monkeypatch.setattr("impctl.spark.session.launch", None)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
@@ -38,13 +38,13 @@ def test_an_older_spark_is_refused_by_name(monkeypatch, version):
 
 
 @pytest.mark.parametrize("version", ["4.1.0", "4.3.0.dev1", "4.10.2", "5.0"])
-def test_a_newer_spark_is_taken(version):
+def test_a_newer_spark_is_accepted(version):
     session.require_release(version)
 
 
 @pytest.mark.spark
-def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
-    """Nothing else would tell if it were as it comes; tests would only take longer."""
+def test_tests_use_the_jvm_options_for_short_runs(spark, request):
+    """Without these options tests would only be slower, so nothing else notices."""
     if session.is_connect(spark):
         pytest.skip("the JVM is the server's")
     if any(item.get_closest_marker("alone") for item in request.session.items):
@@ -55,7 +55,7 @@ def test_tests_run_in_a_jvm_for_a_short_life(spark, request):
 
 
 @pytest.mark.spark
-def test_an_open_session_is_used_again_and_its_fixed_settings_hold(spark):
+def test_an_open_session_is_reused_with_the_fixed_settings(spark):
     for name, value in session.FIXED.items():
         assert spark.conf.get(name) == value
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
@@ -72,19 +72,19 @@ def _no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def given_up(fault: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
-    """A start that ends with this exception after the block."""
+def failing_start(fault: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
+    """A start that fails with this exception after the block."""
     with suppress(fault), session.ended_with_its_start():
         yield
         raise fault
 
 
-def started(*words: str) -> subprocess.Popen[bytes]:
+def start_child(*words: str) -> subprocess.Popen[bytes]:
     return java_gateway.Popen(words or SLEEP)
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it had ended; it has now."""
+    """Whether it had ended. If not, it is killed now."""
     ended = process.poll() is not None
     process.kill()
     process.wait()
@@ -93,16 +93,16 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 @pytest.mark.usefixtures("_no_jvm")
 @pytest.mark.parametrize("fault", [KeyboardInterrupt, ValueError, SystemExit])
-def test_an_exception_ends_the_child(fault: type[BaseException]) -> None:
-    with given_up(fault):
-        process = started()
+def test_a_failed_start_ends_the_child(fault: type[BaseException]) -> None:
+    with failing_start(fault):
+        process = start_child()
     assert has_ended(process)
     assert java_gateway.Popen is subprocess.Popen
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_a_child_whose_number_the_parent_never_got(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interrupt comes within `Popen`, behind the fork."""
+def test_a_child_is_ended_if_popen_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interrupt arrives within `Popen`, after the fork."""
     children: list[subprocess.Popen[bytes]] = []
 
     def interrupted(*words: object, **options: object) -> None:
@@ -110,51 +110,51 @@ def test_a_child_whose_number_the_parent_never_got(monkeypatch: pytest.MonkeyPat
         raise KeyboardInterrupt
 
     monkeypatch.setattr(java_gateway, "Popen", interrupted)
-    with given_up():
-        started()
+    with failing_start():
+        start_child()
     assert has_ended(children[0])
 
 
 @pytest.mark.usefixtures("_no_jvm")
 @pytest.mark.slow
-def test_those_below_the_child_are_waited_for(tmp_path: Path) -> None:
-    """Spark's script has another Java read the settings: their folder must be there until then."""
-    read = tmp_path / "read"
+def test_grandchildren_are_waited_for(tmp_path: Path) -> None:
+    """Spark's script starts another Java that reads the settings, so their folder must exist."""
+    marker = tmp_path / "read"
     (tmp_path / "settings").touch()
-    script = f"(sleep 0.5; cat {tmp_path}/settings && touch {read}) & echo; exec sleep 60"
-    with given_up():
+    script = f"(sleep 0.5; cat {tmp_path}/settings && touch {marker}) & echo; exec sleep 60"
+    with failing_start():
         process = java_gateway.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
         process.stdout.readline()
         process.stdout.close()
     assert has_ended(process)
-    assert read.exists()
+    assert marker.exists()
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_nothing_to_end() -> None:
-    """Nothing was started, or it ended by itself."""
-    with given_up():
+def test_a_failed_start_without_a_running_child() -> None:
+    """Nothing was started, or the child already ended."""
+    with failing_start():
         pass
-    with given_up():
-        assert started("true").wait() == 0
+    with failing_start():
+        assert start_child("true").wait() == 0
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_what_succeeds_and_a_jvm_that_is_up_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_successful_starts_and_running_jvms_are_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with session.ended_with_its_start():
-        process = started()
+        process = start_child()
     assert not has_ended(process)
-    with given_up():
-        process = started()
+    with failing_start():
+        process = start_child()
         monkeypatch.setattr(SparkContext, "_gateway", object())
     assert not has_ended(process)
 
 
 @pytest.mark.usefixtures("_no_jvm")
-def test_what_another_thread_starts_lives_on() -> None:
+def test_children_of_other_threads_are_not_ended() -> None:
     others: list[subprocess.Popen[bytes]] = []
-    with given_up():
-        thread = threading.Thread(target=lambda: others.append(started()))
+    with failing_start():
+        thread = threading.Thread(target=lambda: others.append(start_child()))
         thread.start()
         thread.join()
     assert not has_ended(others[0])

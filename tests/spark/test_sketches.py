@@ -1,4 +1,4 @@
-"""Sketches captured in Spark: the ways agree, the rows left out never matter."""
+"""Sketches captured in Spark: all kinds of passes agree, and skipped rows never matter."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def tables() -> dict[str, pa.Table]:
         "w": [n % 6 for n in range(20)],
     }
     kinds = {"h": pa.int32(), "v": pa.int32(), "w": pa.int32()}
-    made = {"t": t, "u": u}
+    data = {"t": t, "u": u}
     result = {}
-    for name, columns in made.items():
+    for name, columns in data.items():
         arrays = {n: pa.array(values, kinds.get(n)) for n, values in columns.items()}
         if "m" in arrays:
             arrays["m"] = arrays["m"].cast(pa.decimal128(10, 2))
@@ -97,15 +97,15 @@ def bag(table: pa.Table) -> Counter[str]:
 
 ODD_TYPES = {"d", "m"}
 ODD_TYPED_QUERIES = {"rows", "having sum", "having double key", "top groups", "nested", "window"}
-"""Doubles and decimals as partition attributes take other ways only below the plan."""
+"""Doubles and decimals as partition attributes take other code paths only below the plan."""
 
 
 def partitions_of(name, table):
-    """The attributes to try on a table of a query."""
+    """The attributes to test on a table of a query."""
     return [
         attribute
-        for of, attribute in PARTITIONS
-        if of == table and (attribute not in ODD_TYPES or name in ODD_TYPED_QUERIES)
+        for owner, attribute in PARTITIONS
+        if owner == table and (attribute not in ODD_TYPES or name in ODD_TYPED_QUERIES)
     ]
 
 
@@ -117,7 +117,7 @@ def accesses():
 
 @pytest.mark.parametrize("sql", SKETCHED_QUERIES.values(), ids=SKETCHED_QUERIES)
 def test_each_query_has_a_safe_sketch(sql):
-    """One that is always refused would be compared with nothing."""
+    """A query without one would compare nothing."""
     parsed = parse_query(sql, CATALOG)
     columns = [
         (scan.access, attribute)
@@ -130,7 +130,7 @@ def test_each_query_has_a_safe_sketch(sql):
 
 @pytest.fixture(scope="module")
 def results(spark, frames):
-    """By query: the bag of its rows over the tables."""
+    """Function from a query's name to the bag of its rows."""
     return cache(lambda name: bag(run_sql(spark, SKETCHED_QUERIES[name], frames)))
 
 
@@ -138,16 +138,16 @@ def results(spark, frames):
     "is_rest", [False, pytest.param(True, marks=(pytest.mark.slow, pytest.mark.long))]
 )
 @pytest.mark.parametrize(
-    ("at", "name", "access"), quarter_then_rest((n, *case) for n, case in enumerate(accesses()))
+    ("index", "name", "access"), quarter_then_rest((n, *case) for n, case in enumerate(accesses()))
 )
-def test_filtered_result_is_the_result(spark, frames, results, at, name, access, is_rest):
-    """Every safe sketch gives the query's own result; the cheap way finds what collecting finds.
+def test_a_filtered_query_has_the_same_result(spark, frames, results, index, name, access, is_rest):
+    """Every safe sketch gives the query's result; the cheapest pass agrees with collecting.
 
-    Of each access one attribute, of a seldom type if there is one, then the others.
+    One attribute of each access first, preferably of a rare type, then the others.
     """
     parsed = parse_query(SKETCHED_QUERIES[name], CATALOG)
     (table,) = (scan.table for scan in parsed.root.scans if scan.access == access)
-    own = {scan.access: frames[scan.table] for scan in parsed.root.scans}
+    inputs = {scan.access: frames[scan.table] for scan in parsed.root.scans}
     verdicts = {
         attribute: check_safety(parsed, {access: attribute}, FACTS)
         for attribute in partitions_of(name, table)
@@ -160,40 +160,40 @@ def test_filtered_result_is_the_result(spark, frames, results, at, name, access,
     safe = [attribute for attribute, verdict in verdicts.items() if verdict.safe]
     preferred = [attribute for attribute in safe if attribute in ODD_TYPES] or safe
     for attribute in safe:
-        if (attribute != preferred[at // 2 % len(preferred)]) != is_rest:
+        if (attribute != preferred[index // 2 % len(preferred)]) != is_rest:
             continue
         partition, verdict = PARTITIONS[table, attribute], verdicts[attribute]
-        result = capture_sketches(spark, parsed, verdict, {access: partition}, own)[access]
+        result = capture_sketches(spark, parsed, verdict, {access: partition}, inputs)[access]
         assert result.size == partition.size
-        collected = collected_sketch(spark, parsed, verdict, access, partition, own)
+        collected = collected_sketch(spark, parsed, verdict, access, partition, inputs)
         assert result.ids == collected.ids, attribute
         filtered = rewrite_sql(parsed, {access: range_filter(result, partition)})
         assert bag(run_sql(spark, filtered, frames)) == results(name), attribute
 
 
-def collected_sketch(spark, query, verdict, access, partition, own):
-    """The sketch by the one way that treats every operator on its own."""
+def collected_sketch(spark, query, verdict, access, partition, inputs):
+    """The sketch of the pass that handles each operator separately."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(capture, "_basis", lambda whole, *_: capture._Basis(None, whole=whole))
-        return capture_sketches(spark, query, verdict, {access: partition}, own)[access]
+        patch.setattr(capture, "_basis", lambda plan, *_: capture._Basis(None, whole=plan))
+        return capture_sketches(spark, query, verdict, {access: partition}, inputs)[access]
 
 
 @pytest.mark.parametrize(
     "name", ["having sum", "having by two", "top groups", "nested", "join having"]
 )
-def test_rules_change_no_sketch(spark, frames, name):
+def test_rules_do_not_change_the_sketch(spark, frames, name):
     parsed = parse_query(SKETCHED_QUERIES[name], CATALOG)
     access = next(scan.access for scan in parsed.root.scans if scan.table == "t")
-    own = {scan.access: frames[scan.table] for scan in parsed.root.scans}
-    partitions, result = {access: PARTITIONS["t", "g"]}, []
+    inputs = {scan.access: frames[scan.table] for scan in parsed.root.scans}
+    partitions, captured = {access: PARTITIONS["t", "g"]}, []
     for query in (parsed, replace(parsed, root=apply_rules(parsed.root))):
         verdict = check_safety(query, {access: "g"}, FACTS)
-        result.append(capture_sketches(spark, query, verdict, partitions, own))
-    assert result[0] == result[1]
+        captured.append(capture_sketches(spark, query, verdict, partitions, inputs))
+    assert captured[0] == captured[1]
 
 
 def test_sketch_is_accurate(spark, frames):
-    """By hand: groups with sum(v) > 60, then the fragments of their rows."""
+    """Expected ranges are computed here: groups with sum(v) > 60, then their rows."""
     data = tables()["t"].to_pylist()
     sums: Counter[str | None] = Counter()
     for row in data:
@@ -217,15 +217,15 @@ def test_barrier_rows_are_in_the_sketch(spark, frames):
     parsed = parse_query(SKETCHED_QUERIES["nested top"], CATALOG)
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
     assert verdict.barriers == 1
-    own = {scan.access: frames[scan.table] for scan in parsed.root.scans}
+    inputs = {scan.access: frames[scan.table] for scan in parsed.root.scans}
     partition = RangePartition("t", "id", data_schema.LONG, tuple(range(1, ROWS)))
-    result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, own)["t#1"]
+    result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, inputs)["t#1"]
     top = run_sql(spark, "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", frames)
     ids = {partition.null_range if i is None else i for i in top["id"].to_pylist()}
     assert set(result.ids) == ids
 
 
-TOGETHER = {
+JOINT_CAPTURES = {
     "rows": (SKETCHED_QUERIES["join"], {"t#1": "id", "u#1": "k"}),
     "other columns": (SKETCHED_QUERIES["join"], {"t#1": "d", "u#1": "g"}),
     "matched": (SKETCHED_QUERIES["in"], {"t#1": "g", "u#1": "k"}),
@@ -252,16 +252,16 @@ TOGETHER = {
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.parametrize(("sql", "sketched"), TOGETHER.values(), ids=list(TOGETHER))
-def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql, sketched):
+@pytest.mark.parametrize(("sql", "sketched"), JOINT_CAPTURES.values(), ids=list(JOINT_CAPTURES))
+def test_joint_captures_equal_single_captures(spark, frames, sql, sketched):
     parsed = parse_query(sql, CATALOG)
     verdict = check_safety(parsed, sketched, FACTS)
     tables = {scan.access: scan.table for scan in parsed.root.scans}
-    own = {access: frames[table] for access, table in tables.items()}
+    inputs = {access: frames[table] for access, table in tables.items()}
     partitions = {a: PARTITIONS[tables[a], attribute] for a, attribute in sketched.items()}
-    result = capture_sketches(spark, parsed, verdict, partitions, own)
+    result = capture_sketches(spark, parsed, verdict, partitions, inputs)
     for access, partition in partitions.items():
-        assert result[access] == collected_sketch(spark, parsed, verdict, access, partition, own)
+        assert result[access] == collected_sketch(spark, parsed, verdict, access, partition, inputs)
     filters = {a: range_filter(result[a], p) for a, p in partitions.items()}
     expected = bag(run_sql(spark, parsed.sql, frames))
     assert bag(run_sql(spark, rewrite_sql(parsed, filters), frames)) == expected
@@ -270,26 +270,26 @@ def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql,
 def test_frames_without_the_attribute_are_refused(spark, frames):
     parsed = parse_query(SKETCHED_QUERIES["having sum"], CATALOG)
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
-    own = {"t#1": frames["t"].select("g", "v")}
+    inputs = {"t#1": frames["t"].select("g", "v")}
     with pytest.raises(UsageError):
-        capture_sketches(spark, parsed, verdict, {"t#1": PARTITIONS["t", "id"]}, own)
+        capture_sketches(spark, parsed, verdict, {"t#1": PARTITIONS["t", "id"]}, inputs)
 
 
 BIG = 2**53
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
-def around(boundaries, *extremes):
+def neighbors(boundaries, *extremes):
     return [*[value + step for value in boundaries for step in (-1, 0, 1)], *extremes]
 
 
 @pytest.fixture
 def check(spark, tmp_path):
     """Asserts that Spark and RangePartition map the values alike."""
-    return partial(check_in, spark, tmp_path)
+    return partial(check_range_ids, spark, tmp_path)
 
 
-def check_in(spark, folder, kind: data_schema.SqlType, boundaries, values: pa.Array) -> None:
+def check_range_ids(spark, folder, kind: data_schema.SqlType, boundaries, values: pa.Array) -> None:
     partition = RangePartition("t", "odd `name", kind, tuple(boundaries))
     pq.write_table(
         pa.table({"odd `name": values, "place": range(len(values))}), folder / "rows.parquet"
@@ -320,7 +320,7 @@ INTEGER_BOUNDARIES = {
 def test_long(check, name):
     boundaries = INTEGER_BOUNDARIES[name]
     extremes = [LONG_MIN, LONG_MIN + 1, -BIG - 1, -BIG, 0, BIG, BIG + 1, LONG_MAX - 1, LONG_MAX]
-    near = [v for v in around(boundaries, *extremes) if LONG_MIN <= v <= LONG_MAX]
+    near = [v for v in neighbors(boundaries, *extremes) if LONG_MIN <= v <= LONG_MAX]
     check(data_schema.LONG, boundaries, pa.array([*near, None], pa.int64()))
 
 
@@ -328,7 +328,7 @@ def test_long(check, name):
     ("kind", "arrow"), [(data_schema.INTEGER, pa.int32()), (data_schema.BYTE, pa.int8())]
 )
 def test_narrow_integers(check, kind, arrow):
-    check(kind, [-3, 100], pa.array([*around([-3, 100], -128, 127), None], arrow))
+    check(kind, [-3, 100], pa.array([*neighbors([-3, 100], -128, 127), None], arrow))
 
 
 def test_boolean(check):
@@ -364,7 +364,7 @@ def test_doubles(check, name, kind, arrow):
 def test_decimals(check, precision, scale, count):
     largest = 10**precision - 1
     boundaries = [largest // 3 + step for step in range(-count // 2, count // 2)]
-    unscaled = [v for v in around(boundaries, -largest, largest, 0) if abs(v) <= largest]
+    unscaled = [v for v in neighbors(boundaries, -largest, largest, 0) if abs(v) <= largest]
     values = [Decimal(f"{v}e-{scale}") for v in unscaled]
     check(
         data_schema.decimal(precision, scale),
@@ -374,7 +374,7 @@ def test_decimals(check, precision, scale, count):
 
 
 def test_small_decimals_of_a_wide_type(check):
-    values = [Decimal(v).scaleb(-8) for v in around([-150, 0, 10**15])]
+    values = [Decimal(v).scaleb(-8) for v in neighbors([-150, 0, 10**15])]
     check(data_schema.decimal(28, 8), [-150, 0, 10**15], pa.array(values, pa.decimal128(28, 8)))
 
 
@@ -395,7 +395,7 @@ def test_binary(check, count):
 
 
 def test_dates(check):
-    values = pa.array([*around([-1, 0, 19_000], -719_162, 2_932_896), None], pa.int32())
+    values = pa.array([*neighbors([-1, 0, 19_000], -719_162, 2_932_896), None], pa.int32())
     check(data_schema.DATE, [-1, 0, 19_000], values.cast(pa.date32()))
 
 
@@ -403,7 +403,7 @@ def test_dates(check):
 @pytest.mark.parametrize("kind", [data_schema.TIMESTAMP, data_schema.TIMESTAMP_NTZ])
 @pytest.mark.parametrize("boundaries", [[-1, 0, 1_700_000_000_000_000], [253_402_300_799_999_999]])
 def test_timestamps(in_zone, check, zone, kind, boundaries):
-    values = pa.array([*around(boundaries, 1_667_712_600_000_000), None], pa.int64())
+    values = pa.array([*neighbors(boundaries, 1_667_712_600_000_000), None], pa.int64())
     arrow = pa.timestamp("us", tz="UTC" if kind is data_schema.TIMESTAMP else None)
     in_zone(zone)
     check(kind, boundaries, values.cast(arrow))
@@ -419,8 +419,8 @@ def test_random_longs_agree(check):
 BATCHES = 4
 
 
-def frame_of(spark, rows):
-    """Spark Connect guesses no types where there are no rows."""
+def sales_frame(spark, rows):
+    """Spark Connect cannot infer types without rows."""
     if rows:
         return spark.createDataFrame(table_of(rows))
     columns = ", ".join(f"{column.name} {column.type}" for column in SALES.columns)
@@ -428,18 +428,18 @@ def frame_of(spark, rows):
 
 
 @pytest.mark.parametrize("name", quarter_then_rest(QUERIES))
-def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
+def test_the_maintained_sketch_equals_a_recaptured_one(spark, name):
     rng = random.Random(f"{name} 7")
     rows = [random_row(rng) for _ in range(20)]
     session = filled(name, rows)
-    given = kept(name)
-    query, partitions, seen = given.query, given.partitions, 0
+    settings = kept(name)
+    query, partitions, range_count = settings.query, settings.partitions, 0
     for _ in range(BATCHES):
         session.step({"sales": changes(rng, rows)})
-        frame = frame_of(spark, rows)
-        own = {scan.access: frame for scan in query.root.scans}
-        wanted = capture_sketches(spark, query, given.whole, partitions, own)
+        frame = sales_frame(spark, rows)
+        inputs = {scan.access: frame for scan in query.root.scans}
+        expected = capture_sketches(spark, query, settings.whole, partitions, inputs)
         for access, result in session.ranges().items():
-            assert set(result.ids) == set(wanted[access].ids), (name, rows)
-            seen += len(result.ids)
-    assert seen > 0
+            assert set(result.ids) == set(expected[access].ids), (name, rows)
+            range_count += len(result.ids)
+    assert range_count > 0

@@ -1,4 +1,4 @@
-"""Snapshots read by Spark against what deltalake reads, as bags; NaN and zeros; listing."""
+"""Snapshots read by Spark and by deltalake, compared as bags; NaN and zeros; file listing."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def bag(table: pa.Table) -> Counter[tuple[object, ...]]:
 
 
 def assert_same(frame, delta: DeltaTable) -> None:
-    answer = frame.toArrow()
-    expected = pa.table(delta.scan().read_all()).select(answer.column_names)
-    assert bag(answer) == bag(expected)
+    result = frame.toArrow()
+    expected = pa.table(delta.scan().read_all()).select(result.column_names)
+    assert bag(result) == bag(expected)
 
 
 @needs_fixtures
 @pytest.mark.parametrize("name", READABLE.split())
-def test_fixture_reads_as_deltalake_reads_it(spark, name):
+def test_fixtures_read_like_deltalake(spark, name):
     source = open_source(name, str(FIXTURES / name))
     frame = snapshot_frame(spark, source.snapshot())
     assert frame.columns == list(source.snapshot().schema.names)
@@ -90,11 +90,11 @@ def test_every_version_with_deletion_vectors(spark):
 
 
 @needs_fixtures
-def test_timestamps_beyond_nanoseconds_are_read_right(spark):
+def test_timestamps_beyond_nanoseconds_are_read(spark):
     """delta-rs reads these INT96 values as years around 1816."""
     source = open_source("t", str(FIXTURES / "table_with_edge_timestamps"))
-    answer = snapshot_frame(spark, source.snapshot()).toArrow()
-    years = {str(value)[:4] for name in answer.column_names[:1] for value in answer[name]}
+    result = snapshot_frame(spark, source.snapshot()).toArrow()
+    years = {str(value)[:4] for name in result.column_names[:1] for value in result[name]}
     assert years == {"9999"}
 
 
@@ -107,7 +107,7 @@ def test_missing_files_name_the_version(spark):
 
 
 @needs_fixtures
-def test_unreadable_column_is_refused_by_name(spark):
+def test_an_unreadable_column_is_refused(spark):
     source = open_source("t", str(FIXTURES / "spark-variant-stable-feature-checkpoint"))
     with pytest.raises(TableError) as caught:
         snapshot_frame(spark, source.snapshot())
@@ -129,7 +129,7 @@ def snapshot_of(folder: Path, data: pa.Table | None = None, **options: Any) -> S
     return open_source("t", str(folder)).snapshot()
 
 
-def test_asked_columns_in_asked_order(spark, tmp_path):
+def test_requested_columns_in_requested_order(spark, tmp_path):
     frame = snapshot_frame(spark, snapshot_of(tmp_path), ["day", "some name", "DAY"])
     assert (frame.columns, frame.count()) == (["day", "Some Name"], 40)
 
@@ -156,8 +156,8 @@ def test_many_partitions_are_read_at_once(spark, tmp_path, folder):
 
 
 @pytest.mark.parametrize("has_vectors", [False, True])
-def test_many_partitions_in_the_order_of_the_table(spark, tmp_path, has_vectors):
-    """Spark itself puts partition columns last; a union goes by position."""
+def test_many_partitions_keep_the_column_order(spark, tmp_path, has_vectors):
+    """Spark puts partition columns last, and a union matches columns by position."""
     count = MAX_BRANCHES + 4
     data = pa.table(
         {
@@ -172,13 +172,13 @@ def test_many_partitions_in_the_order_of_the_table(spark, tmp_path, has_vectors)
     rows = table.rows().to_pylist()
     for columns in (None, ["v", "p"], ["v"], []):
         frame = snapshot_frame(spark, snapshot, columns)
-        wanted = ["p", "v"] if columns is None else columns
-        assert frame.columns == wanted
-        expected = [tuple(row[name] for name in wanted) for row in rows]
+        names = ["p", "v"] if columns is None else columns
+        assert frame.columns == names
+        expected = [tuple(row[name] for name in names) for row in rows]
         assert sorted(tuple(row) for row in frame.collect()) == sorted(expected)
 
 
-def test_a_text_called_as_the_folder_of_null_is_no_null(spark, tmp_path):
+def test_a_value_named_like_the_null_folder_is_not_null(spark, tmp_path):
     texts = pa.array([*(f"p{number}" for number in range(MAX_BRANCHES)), "x"])
     write_deltalake(str(tmp_path), pa.table({"n": range(len(texts)), "p": texts}), partition_by="p")
     snapshot = open_source("t", str(tmp_path)).snapshot()
@@ -193,44 +193,47 @@ def test_a_text_called_as_the_folder_of_null_is_no_null(spark, tmp_path):
     assert_same(snapshot_frame(spark, source.snapshot()), source.delta)
 
 
-def test_partitions_of_times_do_not_follow_the_sessions_zone(spark, in_zone, tmp_path):
+def test_timestamp_partitions_ignore_the_session_zone(spark, in_zone, tmp_path):
     fields = [handmade.field("n", "long"), handmade.field("at", "timestamp")]
     texts = ["2024-01-01T02:00:00+02:00", "1969-07-20T20:17:40.000001Z", None]
     files = [
         handmade.added(
-            tmp_path, f"{at}.parquet", pa.table({"n": [at]}), {"partitionValues": {"at": text}}
+            tmp_path,
+            f"{number}.parquet",
+            pa.table({"n": [number]}),
+            {"partitionValues": {"at": text}},
         )
-        for at, text in enumerate(texts)
+        for number, text in enumerate(texts)
     ]
     handmade.create(tmp_path, fields, *files, partition_columns=["at"])
     snapshot = open_source("t", str(tmp_path)).snapshot()
     in_zone("Asia/Tokyo")
     result = snapshot_frame(spark, snapshot, ["at", "n"]).toArrow()
-    read = result.column("at").cast(pa.timestamp("us", tz="UTC")).to_pylist()
+    values = result.column("at").cast(pa.timestamp("us", tz="UTC")).to_pylist()
     expected = {row["n"]: row["at"] for row in read_rows(snapshot, ["at", "n"]).to_pylist()}
-    assert dict(zip(result.column("n").to_pylist(), read, strict=True)) == expected
+    assert dict(zip(result.column("n").to_pylist(), values, strict=True)) == expected
 
 
-def test_directories_beyond_ascii_are_not_trusted(spark, tmp_path):
+def test_non_ascii_partition_values(spark, tmp_path):
     texts = pa.array([f"é{number}" for number in range(20)])
     write_deltalake(str(tmp_path), pa.table({"n": range(20), "p": texts}), partition_by=["p"])
     source = open_source("t", str(tmp_path))
     assert_same(snapshot_frame(spark, source.snapshot()), source.delta)
 
 
-def test_no_columns_keep_the_number_of_rows(spark, tmp_path):
+def test_no_columns_keep_the_row_count(spark, tmp_path):
     frame = snapshot_frame(spark, snapshot_of(tmp_path), [])
     assert (frame.columns, frame.count()) == ([], 40)
 
 
-def test_directories_that_say_something_else_are_not_believed(spark, tmp_path):
+def test_partition_values_come_from_the_log(spark, tmp_path):
     snapshot = snapshot_of(tmp_path, partition_by=["part", "day"])
-    lying = [
+    changed = [
         replace(file, partition_values={**file.partition_values, "day": "7"})
         for file in snapshot.files
     ]
-    answer = snapshot_frame(spark, snapshot, files=lying).toArrow()
-    assert (set(answer["day"].to_pylist()), answer.num_rows) == ({7}, 40)
+    result = snapshot_frame(spark, snapshot, files=changed).toArrow()
+    assert (set(result["day"].to_pylist()), result.num_rows) == ({7}, 40)
 
 
 @pytest.mark.parametrize("partitions", [None, ["day"], ["part", "day"]])
@@ -238,12 +241,12 @@ def test_deleted_positions_of_several_files(spark, tmp_path, partitions):
     for _ in range(2):
         write_deltalake(str(tmp_path), rows(), partition_by=partitions, mode="append")
     snapshot = open_source("t", str(tmp_path)).snapshot()
-    first_gone = [
+    files = [
         replace(file, deleted=np.array([0])) if number % 3 else file
         for number, file in enumerate(snapshot.files)
     ]
-    gone = sum(number % 3 > 0 for number in range(len(snapshot.files)))
-    assert snapshot_frame(spark, snapshot, files=first_gone).count() == 80 - gone
+    deleted = sum(number % 3 > 0 for number in range(len(snapshot.files)))
+    assert snapshot_frame(spark, snapshot, files=files).count() == 80 - deleted
 
 
 def test_hidden_file_is_refused(spark, tmp_path):
@@ -253,8 +256,8 @@ def test_hidden_file_is_refused(spark, tmp_path):
         snapshot_frame(spark, snapshot, files=[hidden])
 
 
-def test_old_dates_are_read_as_written_whatever_the_session_says(spark, tmp_path):
-    """Without Spark's mark in the file, `LEGACY` takes its days for those of another calendar."""
+def test_old_dates_ignore_the_session_s_rebase_mode(spark, tmp_path):
+    """For files without Spark's marker, `LEGACY` would read days in another calendar."""
     days = -719162
     columns = {
         "d": pa.array([days], pa.int32()).cast(pa.date32()),
@@ -277,7 +280,7 @@ CONDITIONS = {
         ("zeros", "conditions that zeros meet"),
     )
 }
-"""NaN is greater than all numbers, and both zeros are one."""
+"""NaN is greater than all numbers, and both zeros are equal."""
 
 
 VALUES = {
@@ -289,18 +292,18 @@ VALUES = {
 Writer = Callable[[Any, Path, pa.Table], None]
 
 
-def by_arrow(_: Any, path: Path, rows: pa.Table, *, has_dictionary: bool = True) -> None:
+def write_by_arrow(_: Any, path: Path, rows: pa.Table, *, has_dictionary: bool = True) -> None:
     path.mkdir()
     options = {"row_group_size": 2, "use_dictionary": has_dictionary, "write_page_index": True}
     pq.write_table(rows, path / "part-0.parquet", **options)
     convert_to_deltalake(path)
 
 
-def by_deltalake(_: Any, path: Path, rows: pa.Table) -> None:
+def write_by_deltalake(_: Any, path: Path, rows: pa.Table) -> None:
     write_deltalake(path, rows, writer_properties=WriterProperties(max_row_group_size=2))
 
 
-def by_spark(spark: Any, path: Path, rows: pa.Table, **options: str) -> None:
+def write_by_spark(spark: Any, path: Path, rows: pa.Table, **options: str) -> None:
     writer = spark.createDataFrame(rows).coalesce(1).write.options(**options)
     writer.option("maxRecordsPerFile", 2).parquet(str(path))
     for file in path.iterdir():
@@ -311,26 +314,26 @@ def by_spark(spark: Any, path: Path, rows: pa.Table, **options: str) -> None:
 
 BLOOM = {"parquet.enable.dictionary": "false", "parquet.bloom.filter.enabled#d": "true"}
 WRITERS: dict[str, Writer] = {
-    "arrow": by_arrow,
-    "arrow-plain": partial(by_arrow, has_dictionary=False),
-    "deltalake": by_deltalake,
-    "spark": by_spark,
-    "spark-bloom": partial(by_spark, **BLOOM),
+    "arrow": write_by_arrow,
+    "arrow-plain": partial(write_by_arrow, has_dictionary=False),
+    "deltalake": write_by_deltalake,
+    "spark": write_by_spark,
+    "spark-bloom": partial(write_by_spark, **BLOOM),
 }
 
 
-HIDING = {
+UNGUARDED_LOSSES = {
     *product(("arrow", "arrow-plain", "deltalake"), ["nan"]),
     *product(("arrow", "deltalake", "spark", "spark-bloom"), ["zeros"]),
 }
-"""Where those conditions lose rows without a guard."""
+"""Where those conditions drop rows without a guard."""
 
 
 def table_of(values: Sequence[float | None], kind: pa.DataType) -> pa.Table:
     return pa.table({"d": pa.array(values, kind), "i": pa.array(range(len(values)), pa.int64())})
 
 
-def written(spark: Any, folder: Path, writer: str, rows: pa.Table) -> Snapshot:
+def written_table(spark: Any, folder: Path, writer: str, rows: pa.Table) -> Snapshot:
     WRITERS[writer](spark, folder / writer, rows)
     return open_source("t", str(folder / writer)).snapshot()
 
@@ -343,35 +346,37 @@ def written(spark: Any, folder: Path, writer: str, rows: pa.Table) -> Snapshot:
     ],
 )
 @pytest.mark.parametrize("values", VALUES)
-def test_no_filter_loses_a_row(spark, tmp_path, values, kind):
-    """Files of all writers at once, each guarded for itself."""
+def test_no_filter_drops_rows(spark, tmp_path, values, kind):
+    """Files of all writers in one query, each with its own guard."""
     rows = table_of(VALUES[values], kind)
-    snapshots = [written(spark, tmp_path, writer, rows) for writer in WRITERS]
+    snapshots = [written_table(spark, tmp_path, writer, rows) for writer in WRITERS]
     assert {snapshot.column("d").type for snapshot in snapshots} <= {DOUBLE, FLOAT}
     frames = [snapshot_frame(spark, snapshot) for snapshot in snapshots]
     all_files = reduce(lambda left, right: left.unionAll(right), frames)
     conditions = CONDITIONS[values]
-    (counts,) = all_files.selectExpr(*(f"COUNT_IF({one})" for one in conditions)).collect()
+    (counts,) = all_files.selectExpr(
+        *(f"COUNT_IF({condition})" for condition in conditions)
+    ).collect()
     assert all(counts)
-    texts = [f"SELECT {at} AS at FROM t WHERE {one}" for at, one in enumerate(conditions)]
+    texts = [f"SELECT {n} AS at FROM t WHERE {condition}" for n, condition in enumerate(conditions)]
     filtered = run_sql(spark, " UNION ALL ".join(texts), {"t": all_files})
     assert Counter(filtered["at"].to_pylist()) == dict(enumerate(counts))
 
 
 @pytest.mark.parametrize(("writer", "values"), list(product(WRITERS, VALUES)))
-def test_columns_that_hide_a_value_are_known_and_others_left_alone(spark, tmp_path, writer, values):
-    # Not the group of NaN alone, of which Spark's own files do not tell that it has no zero.
-    snapshot = written(spark, tmp_path, writer, table_of(VALUES[values][:4], pa.float64()))
-    hides = (writer, values) != ("spark", "nan")
-    assert hiding_columns(snapshot) == ({"d"} if hides else frozenset())
+def test_only_columns_that_hide_values_are_detected(spark, tmp_path, writer, values):
+    # Without the row group of NaN alone: Spark's files do not tell that it has no zero.
+    snapshot = written_table(spark, tmp_path, writer, table_of(VALUES[values][:4], pa.float64()))
+    is_hiding = (writer, values) != ("spark", "nan")
+    assert hiding_columns(snapshot) == ({"d"} if is_hiding else frozenset())
     assert hiding_columns(snapshot, ["i"]) == frozenset()
-    bare = snapshot_frame(spark, snapshot, is_guarded=False)
+    unguarded = snapshot_frame(spark, snapshot, is_guarded=False)
     condition, count = ("d >= 5", 1) if values == "nan" else ("d = 0", 4)
-    assert (bare.where(condition).count() < count) == ((writer, values) in HIDING)
+    assert (unguarded.where(condition).count() < count) == ((writer, values) in UNGUARDED_LOSSES)
 
 
-def test_the_guard_reaches_no_other_column(spark, tmp_path):
-    by_deltalake(spark, tmp_path / "t", table_of(VALUES["nan"], pa.float64()))
+def test_the_guard_affects_no_other_column(spark, tmp_path):
+    write_by_deltalake(spark, tmp_path / "t", table_of(VALUES["nan"], pa.float64()))
     frame = snapshot_frame(spark, open_source("t", str(tmp_path / "t")).snapshot())
     with redirect_stdout(io.StringIO()) as printed:
         frame.where("d >= 5 AND i >= 3").explain()
@@ -380,7 +385,7 @@ def test_the_guard_reaches_no_other_column(spark, tmp_path):
     assert "d" not in pushed.replace("GreaterThanOrEqual", "").replace("IsNotNull(i)", "")
 
 
-def test_a_partition_of_nan(spark, tmp_path):
+def test_partitions_of_nan_and_zeros(spark, tmp_path):
     rows = table_of([math.nan, 1.0, -0.0, None, 0.0, 7.0], pa.float64())
     snapshot = snapshot_of(tmp_path, rows, partition_by=["d"])
     frame = snapshot_frame(spark, snapshot)
@@ -388,9 +393,9 @@ def test_a_partition_of_nan(spark, tmp_path):
     assert not hiding_columns(snapshot)
 
 
-def test_what_is_not_looked_into_is_suspect(spark, tmp_path, monkeypatch):
-    """More files than are looked into, or a file that cannot be read."""
-    snapshot = written(spark, tmp_path, "spark", table_of(VALUES["nan"], pa.float64()))
+def test_uninspected_files_may_hide_values(spark, tmp_path, monkeypatch):
+    """There are more files than are inspected, or a file cannot be read."""
+    snapshot = written_table(spark, tmp_path, "spark", table_of(VALUES["nan"], pa.float64()))
     with monkeypatch.context() as patch:
         patch.setattr(files, "MAX_FOOTERS", len(snapshot.files) - 1)
         assert hiding_columns(snapshot) == {"d"}
@@ -399,41 +404,41 @@ def test_what_is_not_looked_into_is_suspect(spark, tmp_path, monkeypatch):
     assert hiding_columns(snapshot) == {"d"}
 
 
-def inside(spark: Any) -> str:
+def listing_tasks(spark: Any) -> str:
     with few_listing_tasks(spark):
         return str(spark.conf.get(LISTING))
 
 
 @pytest.fixture
-def fresh(spark: Any) -> Any:
-    """A session of its own, with Spark's default."""
+def new_session(spark: Any) -> Any:
+    """A new session with Spark's default."""
     session = spark.newSession()
     session.conf.unset(LISTING)
     return session
 
 
-def test_files_are_looked_at_in_few_tasks_per_core(fresh: Any) -> None:
-    cores = 0 if is_connect(fresh) else fresh.sparkContext.defaultParallelism
-    assert inside(fresh) == (str(max(8, 4 * cores)) if cores else "10000")
-    assert fresh.conf.get(LISTING) == "10000"
-    fresh.conf.set(LISTING, "77")
-    assert inside(fresh) == "77", "what somebody chose stays"
+def test_listing_uses_few_tasks_per_core(new_session: Any) -> None:
+    cores = 0 if is_connect(new_session) else new_session.sparkContext.defaultParallelism
+    assert listing_tasks(new_session) == (str(max(8, 4 * cores)) if cores else "10000")
+    assert new_session.conf.get(LISTING) == "10000"
+    new_session.conf.set(LISTING, "77")
+    assert listing_tasks(new_session) == "77", "a user setting is not changed"
 
 
-def test_a_table_of_many_files_takes_no_task_for_each(fresh: Any, tmp_path: Path) -> None:
-    if is_connect(fresh):
-        pytest.skip("a server elsewhere does not tell its jobs")
+def test_listing_many_files_takes_few_tasks(new_session: Any, tmp_path: Path) -> None:
+    if is_connect(new_session):
+        pytest.skip("a remote server does not report its jobs")
     for number in range(40):
         write_deltalake(tmp_path / "t", pa.table({"x": [number]}), mode="append")
     snapshot = open_source("t", str(tmp_path / "t")).snapshot()
-    tracker = fresh.sparkContext.statusTracker()
-    fresh.sparkContext.setJobGroup("listing", "files are looked at")
-    frame = snapshot_frame(fresh, snapshot)
+    tracker = new_session.sparkContext.statusTracker()
+    new_session.sparkContext.setJobGroup("listing", "files are looked at")
+    frame = snapshot_frame(new_session, snapshot)
     tasks = [
         tracker.getStageInfo(stage).numTasks
         for job in tracker.getJobIdsForGroup("listing")
         for stage in tracker.getJobInfo(job).stageIds
     ]
     assert frame.count() == 40
-    assert len(tasks) == 1, "Spark looks at more than 32 files by a job"
-    assert tasks[0] <= max(8, 4 * fresh.sparkContext.defaultParallelism) < 40
+    assert len(tasks) == 1, "Spark lists more than 32 files in a job"
+    assert tasks[0] <= max(8, 4 * new_session.sparkContext.defaultParallelism) < 40
