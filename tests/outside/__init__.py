@@ -1,6 +1,6 @@
-"""What others do to tables and files between two runs: detected, answered by policy, never wrong.
+"""Changes that others make to tables and files between two runs: detected, handled by policy.
 
-Law: every case runs under all four policies from one captured store (`place.Place`), and after
-every action the sketch covers what plain Python finds in the table itself (`place`).
-Out of scope: reading odd tables (`tests/tables`), the store alone (`tests/store`).
+Law: after every action, under any of the four policies, the sketch covers the ranges that plain
+Python computes from the table itself (`workspace.check_sound`).
+Out of scope: reading unusual tables (`tests/tables`), the store alone (`tests/store`).
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from tests.outside.place import ROWS, Place, make_place
+from tests.outside.workspace import ROWS, Workspace, make_workspace
 from tests.support.run_cli import Capsys, MadeOnce, made_once
 
 __all__ = ["made_once"]
@@ -16,31 +16,31 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 @pytest.fixture
-def place(made_once: MadeOnce, capsys: Capsys) -> Place:
-    """`q` captured on `g` at version 0 of a table with a change feed; fragments 0 and 1."""
+def workspace(made_once: MadeOnce, capsys: Capsys) -> Workspace:
+    """`q` captured on `g` at version 0 of a table with a change feed; ranges 0 and 1."""
 
     def make(folder: Path) -> None:
         write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
-        made = make_place(folder, capsys).captured()
-        assert made.stored().sketches[0].ranges.ids == (0, 1)
+        created = make_workspace(folder, capsys).capture()
+        assert created.stored().sketches[0].ranges.ids == (0, 1)
 
-    return make_place(made_once.folder("place", make), capsys)
+    return make_workspace(made_once.folder("workspace", make), capsys)
 
 
 @pytest.fixture
-def without_feed(made_once: MadeOnce, capsys: Capsys) -> Place:
-    """The same over a table that never had a change feed."""
+def without_feed(made_once: MadeOnce, capsys: Capsys) -> Workspace:
+    """The same on a table that never had a change feed."""
 
     def make(folder: Path) -> None:
         write_deltalake(str(folder / "t"), ROWS)
-        make_place(folder, capsys).captured()
+        make_workspace(folder, capsys).capture()
 
-    return make_place(made_once.folder("without_feed", make), capsys)
+    return make_workspace(made_once.folder("without_feed", make), capsys)
 
 
 @pytest.fixture(params=["feed", "files"])
-def either(request: pytest.FixtureRequest) -> Place:
-    """The table with a change feed and without."""
-    result = request.getfixturevalue("place" if request.param == "feed" else "without_feed")
-    assert isinstance(result, Place)
+def either(request: pytest.FixtureRequest) -> Workspace:
+    """The workspace with a change feed and without."""
+    result = request.getfixturevalue("workspace" if request.param == "feed" else "without_feed")
+    assert isinstance(result, Workspace)
     return result

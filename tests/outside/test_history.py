@@ -1,4 +1,4 @@
-"""Commits of others, logs that lead elsewhere, and another table at the path."""
+"""Commits by others, altered or cleaned logs, and another table at the path."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ from impctl.service.stored import StateMeta
 from impctl.tables.source import DeltaSource, open_source
 from impctl.workload.models import Policy
 from tests.outside.conftest import FEED
-from tests.outside.place import ROWS, Place, expect_carried, expect_recapture, make_place, more
+from tests.outside.workspace import (
+    ROWS,
+    Workspace,
+    expect_exact,
+    expect_recapture,
+    make_workspace,
+    more,
+)
 from tests.support.run_cli import Capsys, MadeOnce
 
-Change = Callable[[Place], object]
+Change = Callable[[Workspace], object]
 
 
 def compact(delta: DeltaTable) -> None:
@@ -40,21 +47,23 @@ def z_order(delta: DeltaTable) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimize", [compact, z_order])
-def test_optimize_changes_nothing(either: Place, optimize: Callable[[DeltaTable], None]) -> None:
+def test_optimize_changes_nothing(
+    either: Workspace, optimize: Callable[[DeltaTable], None]
+) -> None:
     either.append(9, 1)
-    either.captured()
+    either.capture()
     before = either.delta.version()
     optimize(either.delta)
     assert either.delta.version() == before + 1
-    ran = expect_carried(either, changes=0)
+    ran = expect_exact(either, changes=0)
     assert ran.results[0]["added"] == ran.results[0]["removed"] == []
     assert ran.document["warnings"] == []
 
 
-def merge(place: Place) -> None:
+def merge(workspace: Workspace) -> None:
     """Rows changed, added and removed in one commit."""
     (
-        place.delta.merge(more(5, 1), "s.g = t.g", source_alias="s", target_alias="t")
+        workspace.delta.merge(more(5, 1), "s.g = t.g", source_alias="s", target_alias="t")
         .when_matched_update(updates={"x": "t.x + 100"})
         .when_not_matched_insert_all()
         .when_not_matched_by_source_delete("t.g = 0")
@@ -62,30 +71,32 @@ def merge(place: Place) -> None:
     )
 
 
-def overwrite(place: Place, rows: pa.Table) -> None:
-    write_deltalake(str(place.table), rows, mode="overwrite")
+def overwrite(workspace: Workspace, rows: pa.Table) -> None:
+    write_deltalake(str(workspace.table), rows, mode="overwrite")
 
 
-def optimized_between(place: Place, optimize: Callable[[DeltaTable], None]) -> None:
-    place.append()
-    optimize(place.delta)
-    place.delta.delete("g = 0 AND x = 5")
+def optimize_between(workspace: Workspace, optimize: Callable[[DeltaTable], None]) -> None:
+    workspace.append()
+    optimize(workspace.delta)
+    workspace.delta.delete("g = 0 AND x = 5")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "ranges"),
     [
-        pytest.param(lambda p: optimized_between(p, compact), (1, 2), id="compacted between"),
-        pytest.param(lambda p: optimized_between(p, z_order), (1, 2), id="z-ordered between"),
+        pytest.param(lambda p: optimize_between(p, compact), (1, 2), id="compacted between"),
+        pytest.param(lambda p: optimize_between(p, z_order), (1, 2), id="z-ordered between"),
         pytest.param(lambda p: overwrite(p, more(7, 4, 9)), (3,), id="overwritten"),
         pytest.param(lambda p: overwrite(p, ROWS.slice(0, 0)), (), id="overwritten by nothing"),
         pytest.param(merge, (1,), id="merge"),
     ],
 )
-def test_other_commits_are_followed(either: Place, change: Change, ranges: tuple[int, ...]) -> None:
+def test_commits_of_others_are_followed(
+    either: Workspace, change: Change, ranges: tuple[int, ...]
+) -> None:
     change(either)
-    expect_carried(either)
+    expect_exact(either)
     assert either.stored().sketches[0].ranges.ids == ranges
 
 
@@ -93,81 +104,81 @@ def test_other_commits_are_followed(either: Place, change: Change, ranges: tuple
 @pytest.mark.parametrize(
     ("captured_at", "restored_to"), [(0, 0), (0, 2), (1, 1), (2, 0), (3, 1), (3, 2)]
 )
-def test_restore(either: Place, captured_at: int, restored_to: int) -> None:
-    """To versions before the sketch's, to its own, and to later ones."""
+def test_restores_are_followed(either: Workspace, captured_at: int, restored_to: int) -> None:
+    """The restored version is before, at or after that of the sketch."""
     for version in range(4):
         if version == captured_at:
-            either.captured()
+            either.capture()
         if version == 1:
             either.delta.delete("g = 0 AND x = 5")
         elif version < 3:
             either.append(5 + version)
     either.delta.restore(restored_to)
-    expect_carried(either)
+    expect_exact(either)
 
 
 @pytest.mark.slow
-def test_the_feed_is_on_for_a_part(without_feed: Place) -> None:
-    """Off, on, off, on: whole files are compared, and the run says so."""
+def test_files_are_compared_if_the_feed_has_gaps(without_feed: Workspace) -> None:
+    """Off, on, off, on: whole files are compared, with a warning."""
     for switch in ("true", "false", "true"):
         without_feed.append(rows=1)
         without_feed.delta.delete("g = 0 AND x = 15")
         without_feed.delta.alter.set_table_properties({"delta.enableChangeDataFeed": switch})
     without_feed.append(7)
-    (warning,) = expect_carried(without_feed).document["warnings"]
+    (warning,) = expect_exact(without_feed).document["warnings"]
     assert "its change feed does not cover all of this change" in warning
     assert "`t`" in warning
 
 
 @pytest.mark.slow
-def test_the_feed_is_on_by_now(without_feed: Place) -> None:
-    """From then on no file is compared."""
+def test_the_feed_is_used_once_it_is_on(without_feed: Workspace) -> None:
+    """No files are compared then."""
     without_feed.delta.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     without_feed.cli.good("maintain")
     without_feed.append()
-    assert expect_carried(without_feed, changes=3).document["warnings"] == []
+    assert expect_exact(without_feed, changes=3).document["warnings"] == []
 
 
-def without_line(place: Place, version: int, action: str) -> None:
-    """One line of that action taken out of the log entry."""
-    lines = place.entry(version).read_text().splitlines()
-    result = next(line for line in lines if action in json.loads(line))
-    lines.remove(result)
-    place.entry(version).write_text("\n".join(lines) + "\n")
+def remove_line(workspace: Workspace, version: int, action: str) -> None:
+    """Remove one line with that action from the log entry."""
+    lines = workspace.entry(version).read_text().splitlines()
+    line_to_remove = next(line for line in lines if action in json.loads(line))
+    lines.remove(line_to_remove)
+    workspace.entry(version).write_text("\n".join(lines) + "\n")
 
 
-def backup_went_on(place: Place, *, versions: int, keep: int) -> None:
-    """A backup from before the sketch in the table's place: its own commits, its log cleaned."""
-    other = place.folder / "other"
-    shutil.copytree(place.table, other)
-    place.append(1)
-    place.captured()
+def restore_backup(workspace: Workspace, *, versions: int, keep: int) -> None:
+    """Replace the table by a backup from before the sketch, with other commits and a clean log."""
+    other = workspace.folder / "other"
+    shutil.copytree(workspace.table, other)
+    workspace.append(1)
+    workspace.capture()
     for group in (3, 7, 5)[:versions]:
         write_deltalake(str(other), more(group), mode="append")
-    place.replace_by(other)
-    place.forget(keep=keep)
+    workspace.replace_by(other)
+    workspace.clean_log(keep=keep)
 
 
-# What is gone, and a backup that went its own way
+# Lost history, and backups with other commits
 
 RECAPTURED = [
-    ("a backup at the same version", "place", lambda p: backup_went_on(p, versions=1, keep=2),
+    ("a backup at the same version", "workspace", lambda p: restore_backup(p, versions=1, keep=2),
      "table_recreated"),
-    ("a backup that went further", "either", lambda p: backup_went_on(p, versions=3, keep=2),
+    ("a backup that went further", "either", lambda p: restore_backup(p, versions=3, keep=2),
      "table_recreated"),
-    ("the sketch's version cannot be built", "place", lambda p: only_entries_since(p),
+    ("the sketch's version cannot be built", "workspace", lambda p: keep_entries_since_backup(p),
      "table_recreated"),
-    ("an entry with change data lost a file", "place", lambda p: change_data_without_file(p),
+    ("an entry with change data lost a file", "workspace", lambda p: remove_file_of_change_data(p),
      "log_differs version 1"),
-    ("an entry before the sketch lost a line", "either", lambda p: earlier_entry_without_line(p),
+    ("an entry before the sketch lost a line", "either", lambda p: remove_line_of_earlier_entry(p),
      "table_recreated"),
-    ("an entry that moves rows lost a line", "place", lambda p: moved_rows_without_line(p),
+    ("an entry that moves rows lost a line", "workspace", lambda p: remove_line_of_moved_rows(p),
      "log_differs version 2"),
-    ("the log since the sketch is cleaned", "place",
-     lambda p: (p.append(1), p.append(), p.forget(keep=2)), "history_gone Version 0"),
-    ("nothing but a checkpoint is left", "place", lambda p: (p.append(), p.forget(keep=99)),
+    ("the log since the sketch is cleaned", "workspace",
+     lambda p: (p.append(1), p.append(), p.clean_log(keep=2)), "history_gone Version 0"),
+    ("nothing but a checkpoint is left", "workspace", lambda p: (p.append(), p.clean_log(keep=99)),
      "history_gone"),
-    ("files needed for the change are gone", "place",
+    ("files needed for the change are gone", "workspace",
      lambda p: (two_changes(p), vacuum(p, and_change_data=True)), "history_gone"),
     ("without a feed such files are gone", "without_feed",
      lambda p: (p.delta.delete("x = 5"), vacuum(p, and_change_data=True)), "history_gone"),
@@ -176,151 +187,156 @@ FAST = ("the sketch's version cannot be built", "an entry with change data lost 
 
 
 @pytest.mark.parametrize(
-    ("fixture", "change", "told"),
+    ("fixture", "change", "expected"),
     [
         pytest.param(*case, id=name, marks=() if name in FAST else pytest.mark.slow)
         for name, *case in RECAPTURED
     ],
 )
 def test_lost_history_is_recaptured(
-    request: pytest.FixtureRequest, fixture: str, change: Change, told: str
+    request: pytest.FixtureRequest, fixture: str, change: Change, expected: str
 ) -> None:
-    fixtures = ("place", "without_feed") if fixture == "either" else (fixture,)
+    fixtures = ("workspace", "without_feed") if fixture == "either" else (fixture,)
     for name in fixtures:
-        place: Place = request.getfixturevalue(name)
-        change(place)
-        code, _, words = told.partition(" ")
-        expect_recapture(place, code, "`t`", words)
+        workspace: Workspace = request.getfixturevalue(name)
+        change(workspace)
+        code, _, words = expected.partition(" ")
+        expect_recapture(workspace, code, "`t`", words)
 
 
-def only_entries_since(place: Place) -> None:
-    """They lead to these files from others than the sketch's version had."""
-    backup_went_on(place, versions=2, keep=2)
-    for checkpoint in (place.table / "_delta_log").glob(f"{1:020}.checkpoint*"):
+def keep_entries_since_backup(workspace: Workspace) -> None:
+    """The entries continue from other files than those of the sketch's version."""
+    restore_backup(workspace, versions=2, keep=2)
+    for checkpoint in (workspace.table / "_delta_log").glob(f"{1:020}.checkpoint*"):
         checkpoint.unlink()
 
 
-def change_data_without_file(place: Place) -> None:
-    """The change data tell of rows that the table does not have any more."""
-    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
-    without_line(place, 1, "add")
+def remove_file_of_change_data(workspace: Workspace) -> None:
+    """The change data contains rows that the table no longer has."""
+    workspace.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+    remove_line(workspace, 1, "add")
 
 
-def earlier_entry_without_line(place: Place) -> None:
-    place.append()
-    place.append(1)
-    place.captured()
-    place.append(7)
-    without_line(place, 1, "add")
+def remove_line_of_earlier_entry(workspace: Workspace) -> None:
+    workspace.append()
+    workspace.append(1)
+    workspace.capture()
+    workspace.append(7)
+    remove_line(workspace, 1, "add")
 
 
-def moved_rows_without_line(place: Place) -> None:
-    place.append()
-    place.cli.good("maintain")
-    place.delta.optimize.compact()
-    without_line(place, 2, "add")
+def remove_line_of_moved_rows(workspace: Workspace) -> None:
+    workspace.append()
+    workspace.cli.good("maintain")
+    workspace.delta.optimize.compact()
+    remove_line(workspace, 2, "add")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["rewrite", "query"])
-def test_a_backup_is_not_answered_from(place: Place, command: str) -> None:
-    backup_went_on(place, versions=1, keep=2)
+def test_a_sketch_is_not_used_for_a_backup(workspace: Workspace, command: str) -> None:
+    restore_backup(workspace, versions=1, keep=2)
     if command == "query":
         pytest.importorskip("pyspark")
-    asked = (command, "--policy", "incremental")
-    assert place.cli(*asked, "--require-sketch").refusal == (7, "table_recreated")
-    assert place.cli.one(*asked)["action"] == "no_sketch"
+    command_line = (command, "--policy", "incremental")
+    assert workspace.cli(*command_line, "--require-sketch").refusal == (7, "table_recreated")
+    assert workspace.cli.one(*command_line)["action"] == "no_sketch"
 
 
-def test_status_tells_of_a_backup(place: Place) -> None:
-    backup_went_on(place, versions=1, keep=2)
-    result = place.cli.one("status")
+def test_status_reports_a_backup(workspace: Workspace) -> None:
+    restore_backup(workspace, versions=1, keep=2)
+    result = workspace.cli.one("status")
     assert result["stale"]
     assert "is not the one the sketch was captured from" in result["stale_reason"]
 
 
-def test_the_table_itself_with_its_log_cleaned_is_current(place: Place) -> None:
-    place.append(1)
-    place.captured()
-    place.forget(keep=2)
-    assert place.cli.one("maintain", "--policy", "strict")["reason_code"] == "up_to_date"
+def test_a_table_with_a_cleaned_log_is_current(workspace: Workspace) -> None:
+    workspace.append(1)
+    workspace.capture()
+    workspace.clean_log(keep=2)
+    assert workspace.cli.one("maintain", "--policy", "strict")["reason_code"] == "up_to_date"
 
 
 @pytest.mark.slow
-def test_names_that_are_escaped_and_deleted_rows(tmp_path: Path, capsys: Capsys) -> None:
-    """Partition folders are written with escapes in the log; the mark is of the names."""
+def test_escaped_names_and_deleted_rows(tmp_path: Path, capsys: Capsys) -> None:
+    """Partition folders are escaped in the log; the mark uses the names."""
     rows = pa.table({"g": [1, 1, 1, 2], "x": [9, 9, 9, 9], "p": ["a b", "ü%", "c/d", "a b"]})
     write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"], configuration=FEED)
-    place = make_place(tmp_path, capsys).captured()
-    write_deltalake(str(place.table), rows, mode="append")
-    place.delta.delete("p = 'ü%' AND x = 9")
-    expect_carried(place)
-    place.forget(keep=place.delta.version() + 1)
-    assert place.cli.one("maintain", "--policy", "strict")["reason_code"] == "up_to_date"
+    workspace = make_workspace(tmp_path, capsys).capture()
+    write_deltalake(str(workspace.table), rows, mode="append")
+    workspace.delta.delete("p = 'ü%' AND x = 9")
+    expect_exact(workspace)
+    workspace.clean_log(keep=workspace.delta.version() + 1)
+    assert workspace.cli.one("maintain", "--policy", "strict")["reason_code"] == "up_to_date"
 
 
-# A log entry that lost a line
+# A log entry that lacks a line
 
 
-def test_an_entry_lost_an_added_file_that_a_checkpoint_has(place: Place) -> None:
-    """The table still has the file, so its rows count, whatever the entry says now."""
-    place.append()
-    place.append(7)
-    place.delta.create_checkpoint()
-    without_line(place, 1, "add")
-    expect_carried(place)
+def test_a_checkpoint_has_a_file_that_its_entry_lost(workspace: Workspace) -> None:
+    """The table still has the file, so its rows count."""
+    workspace.append()
+    workspace.append(7)
+    workspace.delta.create_checkpoint()
+    remove_line(workspace, 1, "add")
+    expect_exact(workspace)
 
 
-# An entry copied to the next number
+# A log entry copied to the next number
 
 
-def appended(place: Place) -> None:
-    """Told twice, group 7 would pass."""
-    place.append(7, rows=1)
+def append_row(workspace: Workspace) -> None:
+    """Counted twice, group 7 would pass."""
+    workspace.append(7, rows=1)
 
 
-def deleted(place: Place) -> None:
-    """Told twice, group 3 would not pass any more."""
-    place.append(3, rows=1)
-    place.delta.delete("g = 3 AND x = 5")
+def delete_row(workspace: Workspace) -> None:
+    """Counted twice, group 3 would no longer pass."""
+    workspace.append(3, rows=1)
+    workspace.delta.delete("g = 3 AND x = 5")
 
 
-def updated(place: Place) -> None:
-    """Told twice, the sum of group 0 would be too low."""
-    place.delta.update(updates={"x": "x - 30"}, predicate="g = 0 AND x = 5")
+def update_row(workspace: Workspace) -> None:
+    """Counted twice, the sum of group 0 would be too low."""
+    workspace.delta.update(updates={"x": "x - 30"}, predicate="g = 0 AND x = 5")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fixture", "change", "is_between"),
     [
-        ("place", appended, False),
-        ("place", deleted, True),
-        ("place", updated, False),
-        ("without_feed", appended, True),
-        ("without_feed", updated, False),
+        ("workspace", append_row, False),
+        ("workspace", delete_row, True),
+        ("workspace", update_row, False),
+        ("without_feed", append_row, True),
+        ("without_feed", update_row, False),
     ],
 )
-def test_an_entry_is_copied_to_the_next_number(
-    request: pytest.FixtureRequest, fixture: str, change: Callable[[Place], None], is_between: bool
+def test_a_copied_entry_counts_once(
+    request: pytest.FixtureRequest,
+    fixture: str,
+    change: Callable[[Workspace], None],
+    is_between: bool,
 ) -> None:
-    """Its files are in the table once, however often it is told; `is_between`: sketch between."""
-    place: Place = request.getfixturevalue(fixture)
-    change(place)
+    """The table has the entry's files once; `is_between`: captured between entry and copy."""
+    workspace: Workspace = request.getfixturevalue(fixture)
+    change(workspace)
     if is_between:
-        place.captured()
-    at = place.delta.version()
-    shutil.copy(place.entry(at), place.entry(at + 1))
-    assert place.delta.version() == at + 1
-    expect_carried(place)
+        workspace.capture()
+    version = workspace.delta.version()
+    shutil.copy(workspace.entry(version), workspace.entry(version + 1))
+    assert workspace.delta.version() == version + 1
+    expect_exact(workspace)
 
 
-# Stores of before there were marks of files
+# Stores without marks of files
 
 
 @pytest.fixture
-def older(made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """As format 2 had it: the same catalog, and no mark of files in the description."""
+def without_marks(
+    made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> Workspace:
+    """A store like those of format 2: the same catalog, without marks of files."""
     dumped = StateMeta.as_stored
 
     def without_files(meta: StateMeta) -> dict[str, object]:
@@ -331,157 +347,159 @@ def older(made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) 
         write_deltalake(str(folder / "t"), more(1), mode="append")
         with monkeypatch.context() as patch:
             patch.setattr(StateMeta, "as_stored", without_files)
-            place = make_place(folder, capsys).captured()
-        assert "files" not in place.stored().state_meta
+            workspace = make_workspace(folder, capsys).capture()
+        assert "files" not in workspace.stored().state_meta
 
-    return make_place(made_once.folder("older", make), capsys)
+    return make_workspace(made_once.folder("older", make), capsys)
 
 
 @pytest.mark.slow
-def test_a_store_without_marks_is_read_and_gets_them(older: Place) -> None:
-    assert not older.cli.one("status")["stale"]
-    older.append()
-    expect_carried(older, changes=3)
-    assert older.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows + 6
+def test_marks_are_added_to_a_store_without_them(without_marks: Workspace) -> None:
+    assert not without_marks.cli.one("status")["stale"]
+    without_marks.append()
+    expect_exact(without_marks, changes=3)
+    assert without_marks.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows + 6
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_what_cannot_be_compared_is_told(older: Place, is_behind: bool) -> None:
-    """No entry, no mark: perhaps another history; no policy carries the sketch on."""
+def test_an_unproven_version_is_recaptured(without_marks: Workspace, is_behind: bool) -> None:
+    """Without log entry and mark, it may be another history, so no policy maintains the sketch."""
     if is_behind:
-        older.append()
-    older.forget(keep=2)
-    expect_recapture(older, "version_unproven", "the table may be another one")
+        without_marks.append()
+    without_marks.clean_log(keep=2)
+    expect_recapture(without_marks, "version_unproven", "the table may be another one")
 
 
-def test_the_first_rows_are_marked(place: Place) -> None:
-    assert place.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows
+def test_a_capture_stores_marks(workspace: Workspace) -> None:
+    assert workspace.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows
 
 
-def recreate(place: Place, versions: int, rows: pa.Table = ROWS) -> None:
-    """Another table with the same columns, `versions` commits after its first one."""
-    shutil.rmtree(place.table)
-    write_deltalake(str(place.table), rows, configuration=FEED)
+def recreate(workspace: Workspace, versions: int, rows: pa.Table = ROWS) -> None:
+    """Replace the table by another one with the same columns and `versions` more commits."""
+    shutil.rmtree(workspace.table)
+    write_deltalake(str(workspace.table), rows, configuration=FEED)
     for _ in range(versions):
-        place.append()
+        workspace.append()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("versions", [0, 1, 3])
-def test_created_anew_with_fewer_as_many_and_more_versions(place: Place, versions: int) -> None:
-    place.append(1)
-    place.captured()
-    recreate(place, versions, ROWS.slice(3))
-    expect_recapture(place, "table_recreated", "`t`")
+def test_a_recreated_table_is_recaptured(workspace: Workspace, versions: int) -> None:
+    workspace.append(1)
+    workspace.capture()
+    recreate(workspace, versions, ROWS.slice(3))
+    expect_recapture(workspace, "table_recreated", "`t`")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_as_long", [True, False])
-def test_a_backup_from_before_the_sketch(place: Place, tmp_path: Path, is_as_long: bool) -> None:
-    shutil.copytree(place.table, tmp_path / "backup")
-    place.append(1 if is_as_long else 5)
-    place.captured()
-    place.replace_by(tmp_path / "backup")
+def test_a_backup_from_before_the_sketch_is_recaptured(
+    workspace: Workspace, tmp_path: Path, is_as_long: bool
+) -> None:
+    shutil.copytree(workspace.table, tmp_path / "backup")
+    workspace.append(1 if is_as_long else 5)
+    workspace.capture()
+    workspace.replace_by(tmp_path / "backup")
     if is_as_long:
-        place.append()
-    expect_recapture(place, "table_recreated", "`t`")
+        workspace.append()
+    expect_recapture(workspace, "table_recreated", "`t`")
 
 
-def test_a_copy_of_the_table_in_its_place_is_the_table(place: Place, tmp_path: Path) -> None:
-    shutil.copytree(place.table, tmp_path / "copy")
-    place.replace_by(tmp_path / "copy")
-    place.append()
-    expect_carried(place, changes=3)
+def test_a_copy_of_the_table_is_maintained(workspace: Workspace, tmp_path: Path) -> None:
+    shutil.copytree(workspace.table, tmp_path / "copy")
+    workspace.replace_by(tmp_path / "copy")
+    workspace.append()
+    expect_exact(workspace, changes=3)
 
 
-def test_the_log_before_the_sketch_is_cleaned(place: Place) -> None:
-    place.append(1)
-    place.captured()
-    place.append()
-    place.forget(keep=2)
-    expect_carried(place, changes=3)
+def test_a_log_cleaned_before_the_sketch_is_maintained(workspace: Workspace) -> None:
+    workspace.append(1)
+    workspace.capture()
+    workspace.append()
+    workspace.clean_log(keep=2)
+    expect_exact(workspace, changes=3)
 
 
-def vacuum(place: Place, *, and_change_data: bool) -> None:
-    place.delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+def vacuum(workspace: Workspace, *, and_change_data: bool) -> None:
+    workspace.delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     if and_change_data:
-        shutil.rmtree(place.table / "_change_data", ignore_errors=True)
+        shutil.rmtree(workspace.table / "_change_data", ignore_errors=True)
 
 
-def two_changes(place: Place) -> None:
-    place.delta.delete("x = 5")
-    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+def two_changes(workspace: Workspace) -> None:
+    workspace.delta.delete("x = 5")
+    workspace.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
 
 
-def said_by_spark(place: Place) -> None:
-    """Every commit since the capture told to be Spark's."""
-    for version in range(1, place.delta.version() + 1):
-        said = re.compile('"engineInfo":"[^"]*"')
-        text, result = said.subn(
-            '"engineInfo":"Apache-Spark/4.0.0"', place.entry(version).read_text()
+def pretend_spark_wrote(workspace: Workspace) -> None:
+    """Make every commit since the capture look like Spark's."""
+    for version in range(1, workspace.delta.version() + 1):
+        engine_info = re.compile('"engineInfo":"[^"]*"')
+        text, count = engine_info.subn(
+            '"engineInfo":"Apache-Spark/4.0.0"', workspace.entry(version).read_text()
         )
-        assert result == 1
-        place.entry(version).write_text(text)
+        assert count == 1
+        workspace.entry(version).write_text(text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_spark", [True, False])
-def test_files_of_the_sketchs_version_are_gone(place: Place, by_spark: bool) -> None:
-    """The change feed tells what was deleted; what deltalake copied has to be looked at, too."""
-    two_changes(place)
+def test_files_of_the_sketch_s_version_are_deleted(workspace: Workspace, by_spark: bool) -> None:
+    """Spark's change feed is enough; for deltalake's copied rows the files are needed too."""
+    two_changes(workspace)
     if by_spark:
-        said_by_spark(place)
-    vacuum(place, and_change_data=False)
-    if not (place.table / "_change_data").exists():
+        pretend_spark_wrote(workspace)
+    vacuum(workspace, and_change_data=False)
+    if not (workspace.table / "_change_data").exists():
         pytest.skip("deltalake's vacuum took the change data with it")
     if by_spark:
-        expect_carried(place)
+        expect_exact(workspace)
     else:
-        expect_recapture(place, "history_gone", "`t`")
+        expect_recapture(workspace, "history_gone", "`t`")
 
 
 @pytest.mark.slow
-def test_a_file_of_the_newest_version_is_gone(place: Place) -> None:
-    """Somebody removed what the table still needs: no policy can answer."""
-    place.append()
-    for uri in place.delta.file_uris():
+def test_deleted_files_of_the_newest_version_are_an_error(workspace: Workspace) -> None:
+    """The table still needs the files: no policy helps."""
+    workspace.append()
+    for uri in workspace.delta.file_uris():
         Path(uri).unlink()
     for policy in ("incremental", "auto", "full"):
-        ran = place.maintained(policy)
+        ran = workspace.maintain(policy)
         assert ran.code == 7, ran.document
         assert ran.error["code"] in ("history_gone", "data_files_gone")
-    assert place.maintained("strict").code == 4
+    assert workspace.maintain("strict").code == 4
 
 
-Act = Callable[[], None]
+Replace = Callable[[], None]
 
 
 @pytest.fixture
-def aside(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Act:
-    """Puts another table, or a backup that went another way, where the table is; once."""
+def replace_table(workspace: Workspace, tmp_path: Path, request: pytest.FixtureRequest) -> Replace:
+    """Replaces the table, once, by another one or by a backup with other commits."""
     other = tmp_path / "other"
     if request.param == "backup":
-        shutil.copytree(place.table, other)
+        shutil.copytree(workspace.table, other)
     else:
         write_deltalake(str(other), ROWS.slice(3), configuration=FEED)
-    place.append(1)
-    place.captured()
-    place.append()
+    workspace.append(1)
+    workspace.capture()
+    workspace.append()
     for group in (1, 3, 7):
         write_deltalake(str(other), more(group), mode="append")
 
     def replace() -> None:
         if other.exists():
-            place.replace_by(other)
+            workspace.replace_by(other)
 
     return replace
 
 
-def around(function: Any, *, before: Act | None = None, after: Act | None = None) -> Any:
-    def called(*args: Any, **named: Any) -> Any:
+def hooked(function: Any, *, before: Replace | None = None, after: Replace | None = None) -> Any:
+    def called(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
             before()
-        result = function(*args, **named)
+        result = function(*args, **kwargs)
         if after is not None:
             after()
         return result
@@ -490,65 +508,71 @@ def around(function: Any, *, before: Act | None = None, after: Act | None = None
 
 
 @pytest.mark.parametrize(
-    ("aside", "moment", "is_marked"),
+    ("replace_table", "moment", "is_marked"),
     [
         ("backup", "before", False),
         ("backup", "after", True),
         ("new", "before", True),
         ("new", "after", False),
     ],
-    indirect=["aside"],
+    indirect=["replace_table"],
 )
-def test_while_its_changes_are_read(
-    place: Place, aside: Act, moment: str, is_marked: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_table_is_replaced_while_changes_are_read(
+    workspace: Workspace,
+    replace_table: Replace,
+    moment: str,
+    is_marked: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without an entry to compare (a cleaned log, remote storage) the files tell the backup."""
+    """Without a log entry to compare (clean log, remote storage), files reveal the backup."""
     if not is_marked:
         monkeypatch.setattr(stored, "commit_mark", lambda *_: None)
     with monkeypatch.context() as patch:
-        act = {moment: aside}
-        patch.setattr(DeltaSource, "entries", around(DeltaSource.entries, **act))
-        ran = place.cli("maintain", "--policy", "incremental")
+        hook = {moment: replace_table}
+        patch.setattr(DeltaSource, "entries", hooked(DeltaSource.entries, **hook))
+        ran = workspace.cli("maintain", "--policy", "incremental")
         outcomes = {6: ("table_replaced_meanwhile",), 7: ("table_recreated", "history_gone")}
         assert ran.error["code"] in outcomes[ran.code], ran.document
         assert ran.error["hint"]
-    assert place.cli.one("maintain", "--policy", "auto")["reason_code"] == "table_recreated"
-    place.check_sound()
+    assert workspace.cli.one("maintain", "--policy", "auto")["reason_code"] == "table_recreated"
+    workspace.check_sound()
 
 
-@pytest.mark.parametrize("aside", ["backup"], indirect=True)
-def test_while_it_is_captured(place: Place, aside: Act, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = place.stored()
-    with monkeypatch.context() as patch:
-        patch.setattr(capture, "_compute", around(capture._compute, after=aside))
-        assert place.cli("capture").refusal == (6, "table_replaced_meanwhile")
-        assert place.stored() == before
-    place.captured()
-
-
-def test_a_backup_that_was_there_for_a_moment_is_not_taken_for_the_table(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("replace_table", ["backup"], indirect=True)
+def test_the_table_is_replaced_during_a_capture(
+    workspace: Workspace, replace_table: Replace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backup is pinned, and the table's own log stands there again when that is looked at."""
-    other = tmp_path / "other"
-    shutil.copytree(place.table, other)
-    write_deltalake(str(other), more(3), mode="append")
-    place.append(1)
-    place.captured()
+    before = workspace.stored()
+    with monkeypatch.context() as patch:
+        patch.setattr(capture, "_compute", hooked(capture._compute, after=replace_table))
+        assert workspace.cli("capture").refusal == (6, "table_replaced_meanwhile")
+        assert workspace.stored() == before
+    workspace.capture()
 
-    def exchange() -> None:
-        shutil.move(place.table, tmp_path / "aside")
-        shutil.move(other, place.table)
+
+def test_a_temporary_backup_is_not_mistaken_for_the_table(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backup is pinned, but the table's own log is back when the log is checked."""
+    other = tmp_path / "other"
+    shutil.copytree(workspace.table, other)
+    write_deltalake(str(other), more(3), mode="append")
+    workspace.append(1)
+    workspace.capture()
+
+    def swap() -> None:
+        shutil.move(workspace.table, tmp_path / "aside")
+        shutil.move(other, workspace.table)
         shutil.move(tmp_path / "aside", other)
 
     with monkeypatch.context() as patch:
-        patch.setattr(PinnedTables, "pin", around(PinnedTables.pin, after=exchange))
-        exchange()
-        asked = ("rewrite", "--policy", "incremental", "--require-sketch")
-        assert place.cli(*asked).refusal == (7, "table_recreated")
+        patch.setattr(PinnedTables, "pin", hooked(PinnedTables.pin, after=swap))
+        swap()
+        command_line = ("rewrite", "--policy", "incremental", "--require-sketch")
+        assert workspace.cli(*command_line).refusal == (7, "table_recreated")
 
 
-def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None:
+def test_versions_of_a_recreated_table_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, ROWS)
     write_deltalake(path, ROWS, mode="append")
@@ -561,56 +585,56 @@ def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def ctx(place: Place) -> Iterator[Context]:
-    """Never run itself, as in `maintain --follow`."""
-    settings = Settings(place.folder / "w.yaml", policy=Policy.AUTO)
-    with open_context(settings) as opened:
-        yield opened
+def ctx(workspace: Workspace) -> Iterator[Context]:
+    """A context that only starts other runs, as in `maintain --follow`."""
+    settings = Settings(workspace.folder / "w.yaml", policy=Policy.AUTO)
+    with open_context(settings) as context:
+        yield context
 
 
 @pytest.fixture
-def log_aside(place: Place, tmp_path: Path) -> Callable[[], None]:
-    """Puts a log of the same identity and length over the table's, with another version 1."""
+def replace_log(workspace: Workspace, tmp_path: Path) -> Callable[[], None]:
+    """Replaces the table's log by one of the same identity and length with another version 1."""
     backup = tmp_path / "backup"
-    shutil.copytree(place.table, backup)
-    place.append(7)
+    shutil.copytree(workspace.table, backup)
+    workspace.append(7)
     write_deltalake(str(backup), more(5), mode="append")
-    return lambda: place.replace_by(backup)
+    return lambda: workspace.replace_by(backup)
 
 
-def check_pinned(ctx: Context, place: Place) -> None:
-    """The files are those of the table that stands there."""
-    newest = open_source("t", str(place.table)).snapshot().files
+def check_pinned(ctx: Context, workspace: Workspace) -> None:
+    """The pinned files are those of the current table."""
+    newest = open_source("t", str(workspace.table)).snapshot().files
     assert {file.uri for file in ctx.tables.snapshot("t").files} == {file.uri for file in newest}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_another_log_that_came_during_a_run_is_no_continuation(
-    place: Place, ctx: Context, log_aside: Callable[[], None], goes_on: bool
+@pytest.mark.parametrize("is_run_skipped", [False, True])
+def test_a_log_replaced_during_a_run_is_not_continued(
+    workspace: Workspace, ctx: Context, replace_log: Callable[[], None], is_run_skipped: bool
 ) -> None:
-    """It pinned {v0, old v1, new v2}, of which no version of any table ever consisted."""
+    """Otherwise the run pins {v0, old v1, new v2}, which no version of any table consists of."""
     watch = TableWatch()
     first = ctx.next_run(watch.pinned())
     assert not maintain(first, None).failures
-    log_aside()
+    replace_log()
     first.close()
     watch.saw(first)
     assert watch.is_due(ctx)
-    if not goes_on:
+    if not is_run_skipped:
         second = ctx.next_run(watch.pinned())
-        check_pinned(second, place)
+        check_pinned(second, workspace)
         watch.saw(second)
-    place.append(3)
+    workspace.append(3)
     second = ctx.next_run(watch.pinned())
-    check_pinned(second, place)
+    check_pinned(second, workspace)
     outcome = maintain(second, None)
     second.close()
     assert not outcome.failures
-    place.check_sound()
+    workspace.check_sound()
 
 
-def watching(ctx: Context) -> TableWatch:
+def started_watch(ctx: Context) -> TableWatch:
     """A watch after a first run that pinned the table."""
     watch = TableWatch()
     first = ctx.next_run(watch.pinned())
@@ -619,30 +643,30 @@ def watching(ctx: Context) -> TableWatch:
     return watch
 
 
-def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
-    place: Place, ctx: Context, log_aside: Callable[[], None]
+def test_a_table_that_a_run_did_not_pin_keeps_its_version(
+    workspace: Workspace, ctx: Context, replace_log: Callable[[], None]
 ) -> None:
-    watch = watching(ctx)
-    log_aside()
-    # A run that fails before it looks at any table.
+    watch = started_watch(ctx)
+    replace_log()
+    # A run that fails before it opens any table.
     watch.saw(Context(ctx.settings, ctx.workload, ctx.reporter))
-    place.append(3)
+    workspace.append(3)
     assert watch.is_due(ctx)
-    check_pinned(ctx.next_run(watch.pinned()), place)
+    check_pinned(ctx.next_run(watch.pinned()), workspace)
 
 
-def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
-    place: Place, ctx: Context, log_aside: Callable[[], None]
+def test_a_missing_table_is_retried_until_it_returns(
+    workspace: Workspace, ctx: Context, replace_log: Callable[[], None]
 ) -> None:
-    watch = watching(ctx)
-    shutil.move(place.table, place.folder / "away")
+    watch = started_watch(ctx)
+    shutil.move(workspace.table, workspace.folder / "away")
     assert watch.is_due(ctx)
     second = ctx.next_run(watch.pinned())
     assert not second.tables.seen
     watch.saw(second)
-    assert not watch.is_due(ctx), "what could not be opened is told once"
-    write_deltalake(str(place.table), more(3))
-    assert watch.is_due(ctx), "another table stands there, its log is shorter"
-    log_aside()
+    assert not watch.is_due(ctx), "a missing table is reported once"
+    write_deltalake(str(workspace.table), more(3))
+    assert watch.is_due(ctx), "it is another table, with a shorter log"
+    replace_log()
     assert watch.is_due(ctx)
-    check_pinned(ctx.next_run(watch.pinned()), place)
+    check_pinned(ctx.next_run(watch.pinned()), workspace)

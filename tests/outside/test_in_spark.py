@@ -1,4 +1,4 @@
-"""The same changes for queries that the engine does not have: maintained by touch, or by Spark."""
+"""The same changes for queries that the engine does not support: touched or run in Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.outside.conftest import FEED
-from tests.outside.place import ROWS, more
+from tests.outside.workspace import ROWS, more
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Capsys, Cli
 from tests.tables import handmade
@@ -69,7 +69,7 @@ def add_a_column(table: Path) -> None:
     write_deltalake(str(table), wider, mode="append", schema_mode="merge")
 
 
-def create_anew(table: Path) -> None:
+def recreate(table: Path) -> None:
     shutil.rmtree(table)
     write_deltalake(str(table), pa.concat_tables([ROWS, more(7, 3, 40)]), configuration=FEED)
 
@@ -84,12 +84,12 @@ def clean_the_log(table: Path) -> None:
 
 def vacuum(table: Path) -> None:
     delete(table)
-    at_once = {"retention_hours": 0, "dry_run": False, "enforce_retention_duration": False}
-    DeltaTable(str(table)).vacuum(**at_once)
+    options = {"retention_hours": 0, "dry_run": False, "enforce_retention_duration": False}
+    DeltaTable(str(table)).vacuum(**options)
     shutil.rmtree(table / "_change_data", ignore_errors=True)
 
 
-FOLLOWED = [
+FOLLOWED_CHANGES = [
     [merge, delete_and_restore, add_a_column],
     *(
         pytest.param([change], marks=pytest.mark.long)
@@ -97,7 +97,7 @@ FOLLOWED = [
     ),
 ]
 GONE = "history_gone"
-LOST: dict[Change, str] = {vacuum: GONE, create_anew: "table_recreated", clean_the_log: GONE}
+LOST_CHANGES: dict[Change, str] = {vacuum: GONE, recreate: "table_recreated", clean_the_log: GONE}
 
 
 @pytest.fixture
@@ -115,16 +115,16 @@ def cli(table: Path, capsys: Capsys, spark: Any) -> Cli:
     return cli
 
 
-def sound(cli: Cli) -> dict[str, int]:
+def verified_slack(cli: Cli) -> dict[str, int]:
     """Verified in Spark; the slack of each sketch."""
-    match = cli.verified(is_exact=False)
-    assert len(match) == 2
-    return {result["query"]: result["slack"] for result in match}
+    results = cli.verified(is_exact=False)
+    assert len(results) == 2
+    return {result["query"]: result["slack"] for result in results}
 
 
-@pytest.mark.parametrize("changes", FOLLOWED, ids=lambda changes: changes[0].__name__)
-def test_what_can_be_followed(cli: Cli, table: Path, changes: list[Change]) -> None:
-    """By touch, one change after the other; the query of Spark is captured again at the end."""
+@pytest.mark.parametrize("changes", FOLLOWED_CHANGES, ids=lambda changes: changes[0].__name__)
+def test_followed_changes(cli: Cli, table: Path, changes: list[Change]) -> None:
+    """`touched` is maintained after each change, `by_spark` is recaptured at the end."""
     for change in changes:
         change(table)
         result = cli.one("maintain", "--query", "touched")
@@ -134,11 +134,11 @@ def test_what_can_be_followed(cli: Cli, table: Path, changes: list[Change]) -> N
     assert refused.refusal == (7, "not_incremental")
     done = {r["query"]: (r["action"], r["reason_code"]) for r in cli.good("maintain").results}
     assert done["by_spark"] == ("recapture", "not_incremental")
-    assert sound(cli)["by_spark"] == 0
+    assert verified_slack(cli)["by_spark"] == 0
 
 
-def test_what_cannot(cli: Cli, table: Path) -> None:
-    for change, code in LOST.items():
+def test_lost_changes_are_recaptured(cli: Cli, table: Path) -> None:
+    for change, code in LOST_CHANGES.items():
         change(table)
         refused = cli("maintain", "--policy", "incremental", "--query", "touched")
         assert refused.refusal == (7, code), change
@@ -147,19 +147,19 @@ def test_what_cannot(cli: Cli, table: Path) -> None:
         assert done["touched"] == ("recapture", code), change
         assert done["by_spark"][0] == "recapture", change
         assert any("`touched` was recaptured" in text for text in ran.document["warnings"])
-        assert sound(cli) == {"touched": 0, "by_spark": 0}, change
+        assert verified_slack(cli) == {"touched": 0, "by_spark": 0}, change
 
 
-def test_a_used_column_is_dropped_and_comes_back(cli: Cli, table: Path) -> None:
-    gone = ROWS.drop_columns(["x"])
-    write_deltalake(str(table), gone, mode="overwrite", schema_mode="overwrite")
+def test_a_used_column_is_dropped_and_restored(cli: Cli, table: Path) -> None:
+    without_x = ROWS.drop_columns(["x"])
+    write_deltalake(str(table), without_x, mode="overwrite", schema_mode="overwrite")
     ran = cli("maintain")
     failures = {failure["query"]: failure["code"] for failure in ran.error["failures"]}
     assert failures == dict.fromkeys(("touched", "by_spark"), "column_unknown")
     write_deltalake(str(table), ROWS, mode="overwrite", schema_mode="overwrite")
     append(table)
     cli.good("maintain")
-    sound(cli)
+    verified_slack(cli)
 
 
 MAPPED = {"delta.columnMapping.mode": "name"}
@@ -172,19 +172,22 @@ queries:
 """
 
 
-def columns(**physical: str) -> dict[str, Any]:
-    def field(name: str, held: str) -> dict[str, Any]:
-        mapped = {"delta.columnMapping.id": int(held[-1]), "delta.columnMapping.physicalName": held}
+def mapped_columns(**physical: str) -> dict[str, Any]:
+    def field(name: str, stored: str) -> dict[str, Any]:
+        mapped = {
+            "delta.columnMapping.id": int(stored[-1]),
+            "delta.columnMapping.physicalName": stored,
+        }
         return handmade.field(name, "long", **mapped)
 
-    return handmade.metadata([field(*one) for one in physical.items()], configuration=MAPPED)
+    return handmade.metadata([field(*column) for column in physical.items()], configuration=MAPPED)
 
 
 @pytest.fixture
 def touched_cli(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
-    """`v` passes in group 3, `w`, its later form, in group 1."""
+    """`v` passes in group 3; `w`, which replaces it later, in group 1."""
     table = tmp_path / "t"
-    first = columns(g="col-1", v="col-2", w="col-3")
+    first = mapped_columns(g="col-1", v="col-2", w="col-3")
     handmade.commit(table, 0, handmade.protocol("columnMapping"), first)
     rows = pa.table({"col-1": [1, 3], "col-2": [0, 9], "col-3": [9, 0]})
     name = handmade.write_file(table, "a.parquet", rows)
@@ -198,9 +201,9 @@ def ranges(cli: Cli) -> tuple[int, ...]:
     return tuple(stored(cli.workload.parent, "q").sketches[0].ranges.ids)
 
 
-def test_another_column_takes_its_name(touched_cli: Cli, tmp_path: Path) -> None:
+def test_a_replaced_column_is_recaptured(touched_cli: Cli, tmp_path: Path) -> None:
     assert ranges(touched_cli) == (1,)
-    handmade.commit(tmp_path / "t", 2, columns(g="col-1", v="col-3"))
+    handmade.commit(tmp_path / "t", 2, mapped_columns(g="col-1", v="col-3"))
     refused = touched_cli("maintain", "--policy", "incremental")
     assert refused.refusal == (7, "schema_changed")
     assert "`v` of table `t` between versions 1 and 2 was replaced" in refused.error["message"]
@@ -210,7 +213,7 @@ def test_another_column_takes_its_name(touched_cli: Cli, tmp_path: Path) -> None
     assert len(touched_cli.verified(is_exact=False)) == 1
 
 
-def test_a_column_that_is_not_read_may_change(touched_cli: Cli, tmp_path: Path) -> None:
-    handmade.commit(tmp_path / "t", 2, columns(g="col-1", v="col-2", w="col-4"))
+def test_an_unread_column_may_change(touched_cli: Cli, tmp_path: Path) -> None:
+    handmade.commit(tmp_path / "t", 2, mapped_columns(g="col-1", v="col-2", w="col-4"))
     assert touched_cli.good("maintain").results[0]["action"] == "touch"
     assert ranges(touched_cli) == (1,)

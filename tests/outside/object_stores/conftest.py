@@ -1,4 +1,4 @@
-"""One server for all tests of a process, and a bucket for each of them."""
+"""One server for all tests of a process, and a bucket for each test."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def server() -> Iterator[ObjectStore]:
 
 
 @pytest.fixture(scope="session")
-def numbers() -> Iterator[int]:
-    """One for each bucket."""
+def bucket_numbers() -> Iterator[int]:
+    """One number for each bucket."""
     return count()
 
 
 @pytest.fixture
 def lake(
     server: ObjectStore,
-    numbers: Iterator[int],
+    bucket_numbers: Iterator[int],
     tmp_path: Path,
     capsys: Capsys,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Lake]:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    bucket = f"lake-{next(numbers)}"
+    bucket = f"lake-{next(bucket_numbers)}"
     server.make_bucket(bucket)
     yield Lake(server, bucket, tmp_path, capsys)
     server.delay(0)

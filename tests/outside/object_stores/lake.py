@@ -1,4 +1,4 @@
-"""A started S3 server, tables in its buckets, workloads over them, and the same on a disk."""
+"""An S3 server, tables in its buckets, and workloads on them or on local tables."""
 
 from __future__ import annotations
 
@@ -40,46 +40,46 @@ class ObjectStore(Struct, frozen=True):
         }
 
     def make_bucket(self, name: str) -> None:
-        """An empty bucket of this name."""
-        self._ask("PUT", f"/{name}")
-        self.asked()
+        """Create an empty bucket."""
+        self._send("PUT", f"/{name}")
+        self.take_requests()
 
     def put(self, path: str, content: bytes) -> None:
-        """An object with this content; its path begins with the bucket."""
-        self._ask("PUT", f"/{path}", content)
+        """Write an object; its path starts with the bucket."""
+        self._send("PUT", f"/{path}", content)
 
     def delay(self, milliseconds: int) -> None:
-        """From now on each request takes so much longer."""
-        self._ask("GET", f"/_delay/{milliseconds}")
+        """Delay each request from now on."""
+        self._send("GET", f"/_delay/{milliseconds}")
 
     def hollow(self, text: str) -> None:
-        """From now on objects whose path has this text come without content; "" ends it."""
-        self._ask("GET", f"/_hollow/{text}")
+        """Send objects whose path contains this text without content from now on; "" ends it."""
+        self._send("GET", f"/_hollow/{text}")
 
-    def asked(self) -> list[str]:
-        """Method and path of each request since this was last asked."""
-        result = json.loads(self._ask("GET", "/_asked"))
+    def take_requests(self) -> list[str]:
+        """Method and path of each request since the last call."""
+        result = json.loads(self._send("GET", "/_asked"))
         assert isinstance(result, list)
         return result
 
-    def _ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
+    def _send(self, method: str, path: str, content: bytes | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request(method, path, content)
-            answer = connection.getresponse()
-            told = answer.read()
-            assert answer.status == 200, (method, path, answer.status, told)
-            return told
+            response = connection.getresponse()
+            body = response.read()
+            assert response.status == 200, (method, path, response.status, body)
+            return body
         finally:
             connection.close()
 
 
-def kinds(asked: list[str]) -> Counter[str]:
-    """How many requests of each kind: what is listed, looked at, read or written."""
-    return Counter(map(_kind, asked))
+def kinds(requests: list[str]) -> Counter[str]:
+    """Number of requests of each kind."""
+    return Counter(map(_kind_of, requests))
 
 
-def _kind(request: str) -> str:
+def _kind_of(request: str) -> str:
     method, _, target = request.partition(" ")
     path, _, query = target.partition("?")
     if "list-type" in query:
@@ -93,7 +93,7 @@ def _kind(request: str) -> str:
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """A server with no bucket, stopped at the end."""
+    """A server without buckets, stopped at the end."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.object_server"],
         cwd=Path(__file__).parents[3],
@@ -120,25 +120,29 @@ Batch = Mapping[str, Any]
 
 def appends(count: int) -> list[Batch]:
     """Batches of one row each, into all groups."""
-    rows = [{"k": 1000 + at, "g": at % 12, "x": at} for at in range(count)]
+    rows = [{"k": 1000 + number, "g": number % 12, "x": number} for number in range(count)]
     return [
-        {"name": f"b{at}", "insert": {"table": "t", "rows": [row]}} for at, row in enumerate(rows)
+        {"name": f"b{number}", "insert": {"table": "t", "rows": [row]}}
+        for number, row in enumerate(rows)
     ]
 
 
 def mixed(count: int) -> list[Batch]:
-    """Of five batches three insert, one updates, one deletes."""
+    """Of every five batches, three insert, one updates and one deletes."""
     result = appends(count)
-    for at in range(3, count, 5):
-        change = {"table": "t", "set": {"x": "x + 90"}, "where": f"k = {at}"}
-        result[at] = {"name": f"b{at}", "update": change}
-    for at in range(4, count, 5):
-        result[at] = {"name": f"b{at}", "delete": {"table": "t", "where": f"k = {at * 10 + 4}"}}
+    for number in range(3, count, 5):
+        change = {"table": "t", "set": {"x": "x + 90"}, "where": f"k = {number}"}
+        result[number] = {"name": f"b{number}", "update": change}
+    for number in range(4, count, 5):
+        result[number] = {
+            "name": f"b{number}",
+            "delete": {"table": "t", "where": f"k = {number * 10 + 4}"},
+        }
     return result
 
 
 class Lake(Struct, frozen=True):
-    """A bucket of one test."""
+    """The bucket of one test."""
 
     server: ObjectStore
     bucket: str
@@ -149,14 +153,14 @@ class Lake(Struct, frozen=True):
         return f"s3://{self.bucket}/{name}"
 
     def make(self, name: str, rows: pa.Table = ROWS, **options: Any) -> str:
-        """A table with a change feed."""
+        """Create a table with a change feed."""
         write_deltalake(
             self.uri(name), rows, storage_options=self.options, configuration=FEED, **options
         )
         return self.uri(name)
 
     def empty(self, name: str) -> None:
-        """Nothing of the table is left."""
+        """Delete all files of the table."""
         handler = DeltaStorageHandler(self.uri(name), self.options)
         store = pa_fs.PyFileSystem(handler)
         for result in store.get_file_info(pa_fs.FileSelector("", recursive=True)):
@@ -168,25 +172,28 @@ class Lake(Struct, frozen=True):
         return dict(self.server.options)
 
     def delta(self, name: str) -> DeltaTable:
-        """deltalake's own table, opened now."""
+        """The table, opened now with deltalake."""
         return DeltaTable(self.uri(name), storage_options=self.options)
 
-    def asked(self) -> list[str]:
-        """The requests since this was last called."""
-        return self.server.asked()
+    def take_requests(self) -> list[str]:
+        """The requests since the last call."""
+        return self.server.take_requests()
 
-    def workload(self, path: str, batches: Sequence[Batch] = ()) -> Place:
-        """A workload over the table at this path, in a folder of its own."""
+    def workload(self, path: str, batches: Sequence[Batch] = ()) -> Workspace:
+        """A workload on the table at this path, in a new folder."""
         folder = self.folder / f"w{len(list(self.folder.iterdir()))}"
         folder.mkdir()
         options = {"storage_options": self.options} if path.startswith("s3://") else {}
         queries = {"q": {"sql": SQL, "sketch": {"t": "g"}}}
         tables = {"t": {"path": path, **options}}
-        more = {"partitions": {"t": {"g": {"boundaries": [*range(1, 10)]}}}, "updates": [*batches]}
-        return Place(folder, Cli.asking(self.capsys, folder, queries, tables, **more))
+        sections = {
+            "partitions": {"t": {"g": {"boundaries": [*range(1, 10)]}}},
+            "updates": [*batches],
+        }
+        return Workspace(folder, Cli.asking(self.capsys, folder, queries, tables, **sections))
 
 
-class Place(Struct, frozen=True):
+class Workspace(Struct, frozen=True):
     """A workload with its store."""
 
     folder: Path
@@ -200,7 +207,7 @@ class Place(Struct, frozen=True):
 
 
 def apply_by_deltalake(delta: DeltaTable, batches: Iterable[Batch]) -> None:
-    """What a user of deltalake alone would do: one table, opened once."""
+    """Apply the batches with deltalake alone, to one table opened once."""
     for batch in batches:
         if "insert" in batch:
             rows = pa.Table.from_pylist(batch["insert"]["rows"], schema=ROWS.schema)

@@ -1,4 +1,4 @@
-"""A table, a workload with one query over it, what policies make of a change, and what is right."""
+"""A table with a workload of one query, the effects of policies on a change, and their checks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.support.run_cli import Capsys, Cli, Ran
 
 
 def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
-    """The sketches cover, and the query over them gives what it gives over the table.
+    """The sketches cover the accurate ones, and the filtered query gives the same rows.
 
-    Returns the slack: fragments beyond the accurate ones.
+    Returns the slack: the number of ranges beyond the accurate ones.
     """
     delta = DeltaTable(str(path), version=stored.versions["t"])
     schema = read_schema(delta.schema().to_json(), is_mapped=False).schema
@@ -32,20 +32,23 @@ def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
     names = list(dict.fromkeys(a.name for scan in root.scans for a in scan.attributes))
     names += [s.attribute for s in stored.sketches if s.attribute not in names]
     rows = pa.table(delta.scan(columns=names)).to_pylist()
-    # To the Delta protocol, and so to Spark, an empty partition value is NULL; not to deltalake.
-    empty = delta.metadata().partition_columns
+    # The Delta protocol and Spark treat an empty partition value as NULL; deltalake does not.
+    partition_columns = delta.metadata().partition_columns
     tables = {
-        "t": [{n: None if n in empty and row[n] == "" else row[n] for n in names} for row in rows]
+        "t": [
+            {n: None if n in partition_columns and row[n] == "" else row[n] for n in names}
+            for row in rows
+        ]
     }
     partitions = {s.access: (s.attribute, tuple(s.partition.boundaries)) for s in stored.sketches}
     accurate = accurate_sketches(annotate(root, tables), root, tables, partitions)
-    held = {s.access: set(s.ranges.ids) for s in stored.sketches}
-    assert held, "a query without a sketch proves nothing"
-    for access, wanted in accurate.items():
-        assert wanted <= held[access], (access, wanted, held[access])
-    seen = instances_of(root, tables, partitions, held)
-    assert bag(evaluate(root, tables, seen)) == bag(evaluate(root, tables))
-    return sum(len(held[access] - wanted) for access, wanted in accurate.items())
+    stored_ranges = {s.access: set(s.ranges.ids) for s in stored.sketches}
+    assert stored_ranges, "a query without a sketch proves nothing"
+    for access, expected in accurate.items():
+        assert expected <= stored_ranges[access], (access, expected, stored_ranges[access])
+    visible = instances_of(root, tables, partitions, stored_ranges)
+    assert bag(evaluate(root, tables, visible)) == bag(evaluate(root, tables))
+    return sum(len(stored_ranges[access] - expected) for access, expected in accurate.items())
 
 
 ROWS = pa.table(
@@ -59,20 +62,20 @@ ROWS = pa.table(
 
 
 def more(group: int | None = 5, rows: int = 3, x: int | None = 1) -> pa.Table:
-    """Rows of one group: three of group 5 bring it over the limit."""
+    """Rows of one group; three rows of group 5 bring it over the limit."""
     return pa.table([[group] * rows, [x] * rows, ["z"] * rows], schema=ROWS.schema)
 
 
 KEYED = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2 AND SUM(x) > 10"
 SHOWN = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2"
-"""Here `x` is only shown: no sketch depends on it."""
+"""`x` is only in the output: no sketch depends on it."""
 
 GROUPS = {"g": [2, 4, 6]}
 POLICIES = ("strict", "incremental", "full", "auto")
 
 
-class Place(Struct, frozen=True):
-    """Everything of one case."""
+class Workspace(Struct, frozen=True):
+    """A folder with a table `t`, a workload of one query, and its store."""
 
     folder: Path
     sql: str
@@ -94,29 +97,29 @@ class Place(Struct, frozen=True):
     def stored(self) -> StoredQuery:
         return stored(self.folder, "q")
 
-    def last(self) -> RunRecord:
-        """What history says of the latest action."""
+    def last_run(self) -> RunRecord:
+        """The latest run in the history."""
         with Store.open(self.store, create=False) as store:
             return store.history("q", 1)[0]
 
     def check_sound(self) -> int:
-        """At the newest version, and sound there; returns the slack."""
+        """The sketch is sound and at the newest version; returns the slack."""
         stored = self.stored()
         assert stored.versions == {"t": self.delta.version()}
         return check_sound(stored, self.sql, self.table)
 
-    def captured(self) -> Place:
-        """The sketch captured at the newest version, by the engine or by Spark."""
+    def capture(self) -> Workspace:
+        """Capture the sketch at the newest version."""
         self.cli.good("capture")
         self.check_sound()
         return self
 
     def append(self, group: int | None = 5, rows: int = 3, x: int | None = 1) -> None:
-        """One more version; with the defaults, group 5 passes."""
+        """Append rows; with the defaults, group 5 passes."""
         write_deltalake(str(self.table), more(group, rows, x), mode="append")
 
     def replace_by(self, other: Path) -> None:
-        """Another folder takes the table's place."""
+        """Replace the table by another folder."""
         shutil.rmtree(self.table)
         shutil.move(other, self.table)
 
@@ -124,34 +127,37 @@ class Place(Struct, frozen=True):
         """The log entry of a version."""
         return log_entry(self.table, version)
 
-    def forget(self, *, keep: int) -> None:
-        """Clean the log: a checkpoint at the newest version, entries before `keep` removed."""
+    def clean_log(self, *, keep: int) -> None:
+        """Write a checkpoint at the newest version, and delete log entries before `keep`."""
         self.delta.create_checkpoint()
         for entry in (self.table / "_delta_log").glob("*.json"):
             if int(entry.stem) < keep:
                 entry.unlink()
 
     def under_each_policy(self) -> dict[str, Ran]:
-        """`maintain` under each policy, always from the store as it is now."""
-        kept = self.folder / "kept"
-        shutil.copytree(self.store, kept)
+        """Run `maintain` under each policy, each time from the current store."""
+        saved = self.folder / "kept"
+        shutil.copytree(self.store, saved)
         result = {}
         for policy in POLICIES:
             shutil.rmtree(self.store)
-            shutil.copytree(kept, self.store)
-            result[policy] = self.maintained(policy)
-        shutil.rmtree(kept)
+            shutil.copytree(saved, self.store)
+            result[policy] = self.maintain(policy)
+        shutil.rmtree(saved)
         return result
 
-    def maintained(self, policy: str, *, is_exact: bool = False) -> Ran:
-        """`maintain` under a policy, and what holds of every run; `is_exact`: without slack."""
+    def maintain(self, policy: str, *, is_exact: bool = False) -> Ran:
+        """Run `maintain` under a policy, and check it; `is_exact`: without slack."""
         before = _contents(self.store)
         ran = self.cli("maintain", "--policy", policy)
         if ran.code == 0:
             slack = self.check_sound()
             assert not (is_exact and slack)
-            (result,), last = ran.results, self.last()
-            assert (last.reason_code, last.action) == (result["reason_code"], result["action"])
+            (result,), last_run = ran.results, self.last_run()
+            assert (last_run.reason_code, last_run.action) == (
+                result["reason_code"],
+                result["action"],
+            )
         else:
             assert _contents(self.store) == before
             assert ran.error["hint"], ran.error
@@ -159,24 +165,24 @@ class Place(Struct, frozen=True):
         return ran
 
 
-def make_place(
+def make_workspace(
     folder: Path,
     capsys: Capsys,
     *,
     sql: str = KEYED,
     sketch: str | None = "g",
     ranges: Mapping[str, Sequence[object]] = GROUPS,
-    **more: object,
-) -> Place:
-    """A workload file beside a table `t` that is or will be there; `more` is said of the query."""
-    query = {"sql": sql, **({} if sketch is None else {"sketch": {"t": sketch}}), **more}
+    **options: object,
+) -> Workspace:
+    """Write a workload file for the table `t`; `options` are more settings of the query."""
+    query = {"sql": sql, **({} if sketch is None else {"sketch": {"t": sketch}}), **options}
     partitions = {"t": {name: {"boundaries": [*values]} for name, values in ranges.items()}}
-    return Place(folder, sql, Cli.asking(capsys, folder, {"q": query}, partitions=partitions))
+    return Workspace(folder, sql, Cli.asking(capsys, folder, {"q": query}, partitions=partitions))
 
 
-def expect_carried(place: Place, *, changes: int | None = None) -> Ran:
-    """The strictest policy maintains exactly, with no slack."""
-    ran = place.maintained("strict", is_exact=True)
+def expect_exact(workspace: Workspace, *, changes: int | None = None) -> Ran:
+    """`strict` maintains exactly, without slack."""
+    ran = workspace.maintain("strict", is_exact=True)
     assert ran.code == 0, ran.document
     (result,) = ran.results
     assert (result["action"], result["reason_code"]) == ("exact", "incremental"), result
@@ -184,12 +190,12 @@ def expect_carried(place: Place, *, changes: int | None = None) -> Ran:
     return ran
 
 
-def expect_recapture(place: Place, code: str, *words: str) -> None:
-    """`incremental` ends with 7, `auto` recaptures and says so, with no slack."""
-    refused = place.maintained("incremental")
+def expect_recapture(workspace: Workspace, code: str, *words: str) -> None:
+    """`incremental` ends with 7; `auto` recaptures with a warning and without slack."""
+    refused = workspace.maintain("incremental")
     assert refused.refusal == (7, code)
     assert "impctl capture" in refused.error["hint"]
-    ran = place.maintained("auto", is_exact=True)
+    ran = workspace.maintain("auto", is_exact=True)
     assert ran.code == 0, ran.document
     (result,) = ran.results
     assert (result["action"], result["reason_code"]) == ("recapture", code), result
@@ -200,17 +206,17 @@ def expect_recapture(place: Place, code: str, *words: str) -> None:
         assert word in refused.error["message"]
 
 
-def expect_refused(place: Place, exit_code: int, code: str, *words: str) -> None:
-    """Neither maintaining nor recapturing helps: the same error, and the store as it was."""
+def expect_refused(workspace: Workspace, exit_code: int, code: str, *words: str) -> None:
+    """Neither maintaining nor recapturing helps: both give the error and keep the store."""
     for policy in ("auto", "full"):
-        ran = place.maintained(policy)
+        ran = workspace.maintain(policy)
         assert ran.refusal == (exit_code, code), (policy, ran.document)
         for word in words:
             assert word in ran.error["message"], ran.error
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    """Every file, but for the lock and SQLite's working files."""
+    """Every file except the lock and SQLite's working files."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
