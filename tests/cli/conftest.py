@@ -1,4 +1,4 @@
-"""Running the command line inside the test process, with use cases that only pretend."""
+"""Running the command line inside the test process, with fake use cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from impctl.service.settings import ENVVARS
 
 
 class Ran(Struct, dict=True):
-    """What a run of the command line left behind."""
+    """Exit code and output of a run of the command line."""
 
     code: int
     stdout: str
@@ -27,21 +27,21 @@ class Ran(Struct, dict=True):
 
 
 class Terminal(io.StringIO):
-    """A stream in memory that says that it is a terminal."""
+    """A stream in memory that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 class FakeApp(Struct, dict=True):
-    """Use cases that record how they were called and answer what a test says."""
+    """Use cases that record their calls and return or raise `answer`."""
 
     answer: Any = field(default_factory=Outcome)
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     settings: list[Any] = field(default_factory=list)
     steps: tuple[str, ...] = ()
     finished: tuple[Any, ...] = ()
-    """Results that come one by one."""
+    """Results that are reported one by one."""
     closed: int = 0
 
     def use_case(self, name: str) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
 def impctl(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Ran]:
-    """Runs the command line with these words; no variable of the surroundings reaches it."""
+    """Runs the command line with these words, without environment variables of the outside."""
     for variable in [entry.name for entry in ENVVARS] + ["NO_COLOR", "FORCE_COLOR"]:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
@@ -123,7 +123,7 @@ def impctl(
 
 @pytest.fixture
 def show(fake: FakeApp, impctl: Callable[..., Ran]) -> Callable[..., Ran]:
-    """Runs the command line with a use case that gives this result, outcome or error."""
+    """Runs the command line with a use case that returns this result or outcome, or raises it."""
 
     def call(answer: Any, *words: str) -> Ran:
         is_whole = isinstance(answer, Outcome | BaseException | str)

@@ -1,4 +1,4 @@
-"""One result of each type, with everything in it that can be awkward to show."""
+"""One result of each type, with values that are hard to show."""
 
 from __future__ import annotations
 

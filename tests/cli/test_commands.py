@@ -1,6 +1,6 @@
-"""What flags and variables make of a call, usage errors, and completion in a real bash.
+"""Flags and environment variables, usage errors, and completion in bash.
 
-Every command and option is run in `tests/golden`.
+`tests/golden` runs every command and option.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from impctl.service.settings import (
 from impctl.workload.load import names_in
 from tests.support.run_cli import python, spoken
 
-APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
-BENCH_NEEDS = "Command `bench` needs either a workload file, `--generate` or `--compare`"
+APPLY_MESSAGE = "Command `apply` needs the names of updates, or `--all`"
+BENCH_MESSAGE = "Command `bench` needs either a workload file, `--generate` or `--compare`"
 
 
 MEASURED = MeasureRequest(("changes",), 2, Path("r.json"), Path("r.html"))
@@ -38,7 +38,7 @@ GENERATED = GenerateRequest(
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "place", "given"),
+    ("words", "name", "position", "argument"),
     [
         (
             "w.yaml --only changes --repeat 2 --out r.json --report r.html",
@@ -55,15 +55,17 @@ GENERATED = GenerateRequest(
         ),
     ],
 )
-def test_what_bench_does(fake, impctl, words: str, name: str, place: int, given) -> None:
+def test_bench_calls_a_use_case(
+    fake, impctl, words: str, name: str, position: int, argument
+) -> None:
     assert impctl("bench", *words.split()).code == 0
     ((called, arguments, _),) = fake.calls
-    assert (called, arguments[place]) == (name, given)
+    assert (called, arguments[position]) == (name, argument)
     assert len(fake.settings) == (name == "run_workload")
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "apply"])
-def test_dry_run_reaches_the_use_case_and_is_told(fake, impctl, command: str) -> None:
+def test_dry_run_reaches_the_use_case_and_is_reported(fake, impctl, command: str) -> None:
     words = [command, "w.yaml"] + (["s8"] if command == "apply" else [])
     ran = impctl(*words, "--dry-run")
     assert fake.settings[0].dry_run is True
@@ -89,7 +91,7 @@ FROM_VARIABLES = Settings(
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "query", "rewrite"])
-def test_a_flag_wins_over_its_variable(fake, impctl, monkeypatch, command: str) -> None:
+def test_a_flag_overrides_its_variable(fake, impctl, monkeypatch, command: str) -> None:
     for name, value in VARIABLES.items():
         monkeypatch.setenv(name, value)
     impctl(command, "w.yaml")
@@ -97,7 +99,7 @@ def test_a_flag_wins_over_its_variable(fake, impctl, monkeypatch, command: str) 
     assert fake.settings == [FROM_VARIABLES, FROM_FLAGS]
 
 
-def test_batch_rows_from_its_variable_and_an_empty_one_is_unset(fake, impctl, monkeypatch) -> None:
+def test_batch_rows_variable_and_empty_variables(fake, impctl, monkeypatch) -> None:
     monkeypatch.setenv("IMPCTL_BATCH_ROWS", "42")
     impctl("maintain", "w.yaml")
     impctl("maintain", "w.yaml", "--batch-rows", "1")
@@ -115,14 +117,14 @@ NEEDS_FOLLOW = "requires `--follow`"
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("apply w.yaml s8 --all", APPLY_NEEDS),
+        ("apply w.yaml s8 --all", APPLY_MESSAGE),
         ("query w.yaml --query a --query b", "Command `query` takes one query, not 2"),
         ("maintain w.yaml --detailed-exitcode",
          "Option `--detailed-exitcode` requires `--dry-run`"),
         ("capture w.yaml --detailed-exitcode",
          "Option `--detailed-exitcode` requires `--dry-run`"),
-        ("bench w.yaml --generate d", BENCH_NEEDS),
-        ("bench w.yaml --compare a.json b.json", BENCH_NEEDS),
+        ("bench w.yaml --generate d", BENCH_MESSAGE),
+        ("bench w.yaml --compare a.json b.json", BENCH_MESSAGE),
         ("bench w.yaml --rows 9", "Option `--rows` does not go with a workload"),
         ("bench --generate d --repeat 1", "Option `--repeat` does not go with `--generate`"),
         ("bench --compare a b --only f", "Option `--only` does not go with `--compare`"),
@@ -156,16 +158,16 @@ def test_usage_errors(fake, impctl, words: str, message: str) -> None:
     assert (ran.code, ran.stdout) == (2, "")
     assert " ".join(ran.stderr.split()).startswith(f"error: {message}")
     assert "\nhint: " in ran.stderr
-    as_json = impctl(*words.split(), "--json")
-    document = json.loads(as_json.stdout)
-    assert (as_json.code, as_json.stderr) == (2, "")
+    json_run = impctl(*words.split(), "--json")
+    document = json.loads(json_run.stdout)
+    assert (json_run.code, json_run.stderr) == (2, "")
     assert (document["ok"], document["command"]) == (False, words.split()[0])
     assert document["error"]["code"] == "usage"
     assert document["error"]["message"].startswith(message)
     assert fake.calls == []
 
 
-def test_choices_of_a_missing_argument_are_on_its_line(impctl) -> None:
+def test_choices_of_a_missing_argument_are_listed(impctl) -> None:
     ran = impctl("completion")
     message = "Missing argument `shell`. Choose from: bash, zsh, fish"
     assert (ran.code, ran.stderr.partition(" [usage]\n")[0]) == (2, f"error: {message}")
@@ -180,7 +182,7 @@ def test_json_excludes_a_format_and_needs_a_command(fake, impctl) -> None:
     assert fake.calls == []
 
 
-def test_steps_are_lines_with_verbose_only(fake, impctl) -> None:
+def test_steps_are_printed_with_verbose_only(fake, impctl) -> None:
     fake.steps = ("capturing q_top", "storing")
     fake.answer = Outcome()
     assert impctl("capture", "w.yaml").stderr == ""
@@ -205,7 +207,7 @@ updates:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a workload, and `impctl` on the path as a console script would be."""
+    """A folder with a workload and a script `bin/impctl`."""
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "impctl"
@@ -214,12 +216,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-Asked = Callable[..., tuple[int, str]]
+Complete = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def asked(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Asked:
-    """What a shell that completes a line is answered: exit code and output; without a process."""
+def complete(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Complete:
+    """Runs impctl as a completing shell does, without a process; returns exit code and output."""
     monkeypatch.chdir(folder)
 
     def call(*words: str, **variables: str) -> tuple[int, str]:
@@ -234,10 +236,10 @@ def asked(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Asked:
     return call
 
 
-def offered(asked: Asked, line: str) -> list[str]:
-    """The words that bash is offered for the last one of a line."""
-    place = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    code, words = asked(**place, _IMPCTL_COMPLETE="complete_bash")
+def completions(complete: Complete, line: str) -> list[str]:
+    """The completions that bash gets for the last word of a line."""
+    position = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    code, words = complete(**position, _IMPCTL_COMPLETE="complete_bash")
     assert code == 0
     return words.split()
 
@@ -260,12 +262,12 @@ def offered(asked: Asked, line: str) -> list[str]:
         ("impctl status --query ", []),
     ],
 )
-def test_what_bash_is_offered(asked: Asked, line: str, words: list[str]) -> None:
-    assert offered(asked, line) == words
+def test_completions_in_bash(complete: Complete, line: str, words: list[str]) -> None:
+    assert completions(complete, line) == words
 
 
-def test_the_script_offers_it_in_a_real_bash(folder: Path, asked: Asked) -> None:
-    (folder / "completion.bash").write_text(asked("completion", "bash")[1])
+def test_the_completion_script_works_in_bash(folder: Path, complete: Complete) -> None:
+    (folder / "completion.bash").write_text(complete("completion", "bash")[1])
 
     def completed(*words: str) -> list[str]:
         listed = " ".join(f"'{word}'" for word in words)
@@ -284,20 +286,20 @@ def test_the_script_offers_it_in_a_real_bash(folder: Path, asked: Asked) -> None
 
 
 @pytest.mark.parametrize("text", ["", "queries: [", "queries: 3", "- a", "queries: {1: {}}", "\0"])
-def test_a_file_that_is_wrong_offers_nothing(folder: Path, asked: Asked, text: str) -> None:
+def test_an_invalid_file_has_no_completions(folder: Path, complete: Complete, text: str) -> None:
     (folder / "w.yaml").write_text(text)
     assert names_in(folder / "w.yaml", "queries") == ()
-    assert offered(asked, "impctl status w.yaml --query ") == []
+    assert completions(complete, "impctl status w.yaml --query ") == []
 
 
 @pytest.mark.parametrize(("shell", "word"), [("zsh", "compdef"), ("fish", "complete --command")])
-def test_scripts_and_protocols_of_other_shells(asked: Asked, shell: str, word: str) -> None:
-    _, script = asked("completion", shell)
+def test_completion_in_other_shells(complete: Complete, shell: str, word: str) -> None:
+    _, script = complete("completion", shell)
     assert word in script
     assert "_IMPCTL_COMPLETE=complete_" + shell in script
     line = {"_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b"}
     variables = {"_IMPCTL_COMPLETE": f"complete_{shell}", **line}
-    _, words = asked(_TYPER_COMPLETE_FISH_ACTION="get-args", **variables)
+    _, words = complete(_TYPER_COMPLETE_FISH_ACTION="get-args", **variables)
     assert "q_brand" in words
     assert "q_top" not in words
 
@@ -305,12 +307,14 @@ def test_scripts_and_protocols_of_other_shells(asked: Asked, shell: str, word: s
 @pytest.mark.parametrize(
     ("line", "code"), [("impctl status w", 1), ("impctl status w.yaml --query ", 0)]
 )
-def test_fish_completes_files_where_they_are_expected(asked: Asked, line: str, code: int) -> None:
+def test_fish_completes_files_where_they_are_expected(
+    complete: Complete, line: str, code: int
+) -> None:
     variables = {"_IMPCTL_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
-    assert asked(_TYPER_COMPLETE_FISH_ACTION="is-args", **variables) == (code, "")
+    assert complete(_TYPER_COMPLETE_FISH_ACTION="is-args", **variables) == (code, "")
 
 
-def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
+def test_completion_loads_no_large_modules(folder: Path) -> None:
     code = (
         "import sys\nfrom impctl.cli.main import main\n"
         "try: main()\nfinally: print(*sys.modules, file=sys.stderr)\n"

@@ -1,4 +1,4 @@
-"""What is followed, bars on a terminal and only there, and names that would drive a terminal."""
+"""Following processes, progress bars, and control characters in names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def outcome() -> Outcome:
     return Outcome((done,), ("slow",), failed)
 
 
-def test_a_run_is_one_line_of_text() -> None:
+def test_text_of_a_run_is_one_line() -> None:
     assert run_line(outcome(), RUN) == (
         "2026-01-02T03:04:05.678Z run 3, 12.3 ms: q exact, 7 changes; p failed: Column `x` changed "
         "[schema_changed]; run failed: Store is locked [lock_held]; warning: slow; "
@@ -56,7 +56,7 @@ def test_a_run_is_one_line_of_text() -> None:
     )
 
 
-def test_a_run_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_a_run_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     write_document("maintain", outcome(), RUN)
     (line,) = capsys.readouterr().out.splitlines()
     document = json.loads(line)
@@ -72,13 +72,13 @@ def test_a_run_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["error"]["failures"][0]["code"] == "schema_changed"
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
-    """What a job wrote that finds a, b and c, and after a hears a signal or loses its reader."""
+def written_by_job(monkeypatch: pytest.MonkeyPatch, signal_number: int | None) -> list[str]:
+    """Output of a job with results a, b and c; after a, it gets a signal or loses its reader."""
     written: list[str] = []
     monkeypatch.setattr(job, "discard_output", lambda number: written.append("given up"))
 
     def write(result: str, run: FollowedRun) -> None:
-        if asked is None and written:
+        if signal_number is None and written:
             raise BrokenPipeError
         written.append(result)
 
@@ -87,8 +87,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
             if stop.is_asked:
                 return
             show(result, RUN)
-            if asked is not None:
-                signal.raise_signal(asked)
+            if signal_number is not None:
+                signal.raise_signal(signal_number)
 
     try:
         until_asked(watch, write)
@@ -98,27 +98,27 @@ def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
 
 
 @pytest.mark.usefixtures("heard_signals")
-def test_who_follows_ends_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, signal.SIGTERM) == ["a"]
-    assert shown(monkeypatch, signal.SIGINT) == ["a", "interrupted"]
+def test_a_signal_ends_following(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert written_by_job(monkeypatch, signal.SIGTERM) == ["a"]
+    assert written_by_job(monkeypatch, signal.SIGINT) == ["a", "interrupted"]
 
 
-def test_nobody_is_followed_for_when_the_reader_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch, None) == ["a", "given up"]
+def test_following_ends_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert written_by_job(monkeypatch, None) == ["a", "given up"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "ends"), [(signal.SIGTERM, True), (signal.SIGINT, False), (None, False)]
+    ("signal_number", "returns"), [(signal.SIGTERM, True), (signal.SIGINT, False), (None, False)]
 )
 @pytest.mark.usefixtures("heard_signals")
-def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends: bool) -> None:
+def test_the_signal_decides_how_following_ends(signal_number: int | None, returns: bool) -> None:
     def watch(stop: Stopping, show: Callable[[str, FollowedRun], None]) -> None:
-        if asked is None:
+        if signal_number is None:
             raise KeyboardInterrupt
-        signal.raise_signal(asked)
-        signal.raise_signal(asked)
+        signal.raise_signal(signal_number)
+        signal.raise_signal(signal_number)
 
-    with nullcontext() if ends else pytest.raises(KeyboardInterrupt):
+    with nullcontext() if returns else pytest.raises(KeyboardInterrupt):
         until_asked(watch, lambda result, run: None)
 
 
@@ -144,7 +144,7 @@ print("done")
         (Terminal(), Display(), {"TERM": "dumb"}),
     ],
 )
-def test_no_bar_in_a_pipe_nor_where_it_is_not_wanted(
+def test_no_bar_in_a_pipe_or_if_turned_off(
     stream: io.StringIO, display: Display, variables: dict[str, str]
 ) -> None:
     with reporting(display, stream, variables, print) as reporter:
@@ -152,7 +152,7 @@ def test_no_bar_in_a_pipe_nor_where_it_is_not_wanted(
     assert stream.getvalue() == ""
 
 
-def test_lines_with_verbose() -> None:
+def test_verbose_steps_are_lines() -> None:
     stream = io.StringIO()
     with reporting(Display(verbosity=1), stream, {}, print) as reporter:
         reporter.step("capturing\x1b[2J", 1, 2)
@@ -160,15 +160,15 @@ def test_lines_with_verbose() -> None:
     assert stream.getvalue() == "[1/2] capturing\\x1b[2J\ndone\n"
 
 
-def test_a_terminal_gets_a_bar_that_goes_away() -> None:
-    shown = on_terminal("-c", PROGRAM)
-    before, _, after = shown.partition("capturing [q_top]")
-    assert after, shown
+def test_a_terminal_gets_a_bar_that_disappears() -> None:
+    output = on_terminal("-c", PROGRAM)
+    before, _, after = output.partition("capturing [q_top]")
+    assert after, output
     assert "\x1b[2K" in after
-    assert shown.endswith("done\r\n")
+    assert output.endswith("done\r\n")
 
 
-def test_a_bar_shows_the_item_its_number_and_the_time_left() -> None:
+def test_a_bar_shows_item_number_and_time_left() -> None:
     items = """    for number in (1, 2, 3):
         reporter.step(f"maintaining q{number}", number, 3)
         time.sleep(0.3)
@@ -176,16 +176,16 @@ def test_a_bar_shows_the_item_its_number_and_the_time_left() -> None:
     time.sleep(0.3)
 """
     first = '    reporter.step("capturing [q_top]", 1, 2)\n    time.sleep(0.3)\n'
-    shown = on_terminal("-c", PROGRAM.replace(first, items))
-    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).split("\r")
-    for item, place in (("maintaining q1", "1/3"), ("maintaining q3", "3/3")):
-        assert any(item in line and place in line for line in lines), lines
+    output = on_terminal("-c", PROGRAM.replace(first, items))
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).split("\r")
+    for item, progress in (("maintaining q1", "1/3"), ("maintaining q3", "3/3")):
+        assert any(item in line and progress in line for line in lines), lines
     assert any("maintaining q2" in line and re.search(r"about \d+ s left", line) for line in lines)
     assert any("starting Spark" in line and "3/3" in line for line in lines)
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
-def test_a_long_run_with_lines_of_its_own_says_at_once_what_it_does(stream: io.StringIO) -> None:
+def test_a_long_run_with_line_output_reports_its_first_step(stream: io.StringIO) -> None:
     with reporting(Display(), stream, {}, print, has_lines=True, is_long=True) as reporter:
         reporter.step("following q_top\x1b[2J")
         assert stream.getvalue() == "following q_top\\x1b[2J\n"
@@ -194,14 +194,14 @@ def test_a_long_run_with_lines_of_its_own_says_at_once_what_it_does(stream: io.S
 
 
 @pytest.mark.parametrize("display", [Display(verbosity=-1), Display(json=True)])
-def test_quiet_and_json_are_silent_however_long_it_takes(display: Display) -> None:
+def test_long_runs_are_silent_with_quiet_and_json(display: Display) -> None:
     stream = io.StringIO()
     with reporting(display, stream, {}, print, is_long=True) as reporter:
         reporter.step("measuring")
     assert stream.getvalue() == ""
 
 
-def test_a_long_run_says_where_it_is_as_time_passes() -> None:
+def test_a_long_run_repeats_its_current_step() -> None:
     written = threading.Event()
 
     class Watched(io.StringIO):
@@ -224,7 +224,7 @@ def test_a_long_run_says_where_it_is_as_time_passes() -> None:
     assert stream.getvalue() == before
 
 
-def test_a_pulse_that_nobody_reads_ends_nothing() -> None:
+def test_a_pulse_ignores_a_closed_stream() -> None:
     stream = io.StringIO()
     stream.close()
     pulse = PulseReporter(stream, print)
@@ -233,7 +233,7 @@ def test_a_pulse_that_nobody_reads_ends_nothing() -> None:
 
 
 BIDI = "\u202e\u2066\u200f\u061c"
-RAW = "\x1b"
+ESCAPE = "\x1b"
 
 COLUMN = f"g{BIDI}"
 WORKLOAD = """\
@@ -261,16 +261,16 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def output_on_terminal(*arguments: object) -> str:
-    """All that a real terminal gets, a bar's own codes left out by TERM."""
+    """All that a real terminal gets, without a progress bar because of TERM."""
     return on_terminal("-m", "impctl", *arguments, TERM="dumb")
 
 
-SPOKEN: tuple[tuple[str, ...], ...] = (
+COMMAND_LINES: tuple[tuple[str, ...], ...] = (
     *(("capture",), ("check",), ("explain",), ("plan",), ("status", "-v"), ("doctor",), ("gc",)),
-    *(("rewrite",), ("rewrite", "--query", f"no{BIDI}{RAW}[2J")),
-    *(("capture", "-vv", "--query", f"no{BIDI}{RAW}[2J"), (f"no{BIDI}{RAW}[2J",)),
+    *(("rewrite",), ("rewrite", "--query", f"no{BIDI}{ESCAPE}[2J")),
+    *(("capture", "-vv", "--query", f"no{BIDI}{ESCAPE}[2J"), (f"no{BIDI}{ESCAPE}[2J",)),
 )
-ONE_BY_ONE = """
+RUN_COMMANDS = """
 import json, sys
 from contextlib import suppress
 from impctl.cli.main import main
@@ -285,20 +285,20 @@ for command, *rest in json.loads(commands):
 
 
 @pytest.mark.slow
-def test_nothing_drives_a_terminal(workload: Path) -> None:
-    """One process on the terminal runs all of these commands."""
-    whole = on_terminal("-c", ONE_BY_ONE, workload, json.dumps(SPOKEN), TERM="dumb")
-    for command, *rest in SPOKEN:
-        shown, end, whole = whole.partition("END OF COMMAND\r\n")
-        assert shown, (command, rest)
+def test_no_output_controls_the_terminal(workload: Path) -> None:
+    """One process on the terminal runs all commands."""
+    remaining = on_terminal("-c", RUN_COMMANDS, workload, json.dumps(COMMAND_LINES), TERM="dumb")
+    for command, *rest in COMMAND_LINES:
+        output, end, remaining = remaining.partition("END OF COMMAND\r\n")
+        assert output, (command, rest)
         assert end
-        assert not [sign for sign in BIDI + RAW if sign in shown], repr(shown)
+        assert not [character for character in BIDI + ESCAPE if character in output], repr(output)
         if command in ("check", "explain", "status", "rewrite"):
-            assert "u202e" in shown
+            assert "u202e" in output
 
 
 @pytest.mark.slow
-def test_sql_is_exact_in_a_pipe_and_can_be_copied_from_a_terminal(workload: Path) -> None:
+def test_sql_is_exact_in_a_pipe_and_escaped_on_a_terminal(workload: Path) -> None:
     piped = python("-m", "impctl", "rewrite", workload)
-    assert f"{BIDI} {RAW}[31m" in piped.stdout
+    assert f"{BIDI} {ESCAPE}[31m" in piped.stdout
     assert "\\u202e\\u2066\\u200f\\u061c \\u001b[31m" in output_on_terminal("rewrite", workload)

@@ -1,4 +1,4 @@
-"""The console script as a process: help, version, speed, streams, exit codes, what it loads."""
+"""The console script as a process: help, version, speed, streams, exit codes, imported modules."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def start(*words: str, **variables: str) -> Spoken:
 
 @pytest.mark.slow
 def test_help_is_fast() -> None:
-    """Beside what the parser of the command line needs to load, on any machine."""
+    """Compared with importing typer, so that the limit fits any machine."""
     loading = min(seconds_used(sys.executable, "-P", "-c", "import typer") for _ in range(2))
     for words in (["--help"], ["maintain", "-h"], ["--version"]):
         assert min(seconds_used(*SCRIPT, *words) for _ in range(2)) <= 5 * loading, words
@@ -71,19 +71,19 @@ def seconds_used(*command: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_nothing_is_loaded_before_signals_are_handled() -> None:
-    """A signal that arrives earlier ends the process with a traceback and without a document."""
+def test_signals_are_handled_before_imports() -> None:
+    """An earlier signal would end the process with a traceback and without JSON."""
     loaded = python("-c", "import sys; import impctl.cli.main; print(*sys.modules)").stdout.split()
-    own = {name for name in loaded if name.startswith("impctl.")}
-    assert own == {"impctl.version", "impctl.cli", "impctl.cli.main", "impctl.cli.signals"}
+    modules = {name for name in loaded if name.startswith("impctl.")}
+    assert modules == {"impctl.version", "impctl.cli", "impctl.cli.main", "impctl.cli.signals"}
     assert not {"json", "msgspec", "typer"} & set(loaded)
 
 
-def test_a_signal_while_loading_ends_with_the_code_of_an_interruption() -> None:
+def test_a_signal_during_imports_ends_with_the_interrupt_code() -> None:
     assert signals._INTERRUPTED == INTERRUPTED == InterruptedRunError("asked to end").exit_code
 
 
-def test_help_lists_commands_and_exit_codes_within_80_columns(impctl) -> None:
+def test_help_lists_commands_and_exit_codes_in_80_columns(impctl) -> None:
     ran = start("--help")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert impctl().stdout == ran.stdout
@@ -95,7 +95,7 @@ def test_help_lists_commands_and_exit_codes_within_80_columns(impctl) -> None:
     assert max(map(len, ran.stdout.splitlines())) <= 80
 
 
-def test_version_names_what_it_runs_on_without_starting_java(tmp_path: Path) -> None:
+def test_version_lists_components_without_starting_java(tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
     java.chmod(0o755)
@@ -107,7 +107,7 @@ def test_version_names_what_it_runs_on_without_starting_java(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["check", "status", "maintain"])
-def test_without_a_name_the_workload_file_is_that_of_the_folder(
+def test_the_default_workload_file_is_in_the_current_folder(
     command: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,16 +115,16 @@ def test_without_a_name_the_workload_file_is_that_of_the_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(build_app(), [command]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "There is no file `impctl.yaml` here (the default workload file)" in shown.err
-    assert "`impctl init TABLE`" in " ".join(shown.err.split())
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "There is no file `impctl.yaml` here (the default workload file)" in captured.err
+    assert "`impctl init TABLE`" in " ".join(captured.err.split())
     (tmp_path / "impctl.yaml").write_text("version: 2\n")
     assert run(build_app(), [command]) == 2
     assert "impctl.yaml:1:10: `version` must be the number 1" in capsys.readouterr().err
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     for words, code in ((["--help"], 0), (["status", "no/such.yaml", "--json"], 2)):
         with subprocess.Popen(
             [*SCRIPT, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -142,23 +142,23 @@ def test_streams_that_cannot_encode_a_name() -> None:
     assert "gr\\xfcn.yaml" in ran.stderr
 
 
-def tree(root: type[ImpctlError] = ImpctlError) -> list[type[ImpctlError]]:
-    own = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
-    return [root] + [result for kind in own for result in tree(kind)]
+def error_types(root: type[ImpctlError] = ImpctlError) -> list[type[ImpctlError]]:
+    kinds = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
+    return [root] + [result for kind in kinds for result in error_types(kind)]
 
 
-OF_MANY = {
+SPECIAL_ERRORS = {
     errors.WorkloadError,
     errors.QueriesFailedError,
     errors.ProblemsFoundError,
     errors.InvariantError,
 }
-"""Made of several errors, or with a hint or exit code of their own."""
+"""Errors made of several errors, or with a fixed hint or exit code."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in tree() if kind not in OF_MANY])
-def test_every_error_gives_its_exit_code_and_is_in_the_tables(show, kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in error_types() if kind not in SPECIAL_ERRORS])
+def test_every_error_has_an_exit_code(show, kind) -> None:
     ran = show(kind("It went wrong", hint="do better"), "maintain", "w.yaml")
     assert (ran.code, ran.stdout) == (kind.exit_code, "")
     assert ran.stderr == f"error: It went wrong [{kind.default_code}]\nhint: do better\n"
@@ -170,7 +170,7 @@ def test_gravity_ranks_every_exit_code_once() -> None:
     assert sorted(GRAVITY) == sorted(code for code, _ in EXIT_CODES if code)
 
 
-def test_an_unexpected_error_is_one_line_and_its_trace_comes_first_on_request(show) -> None:
+def test_an_unexpected_error_is_one_line_with_an_optional_trace(show) -> None:
     error = ZeroDivisionError("division by zero")
     ran = show(error, "maintain", "w.yaml")
     assert (ran.code, ran.stdout) == (1, "")
@@ -192,7 +192,7 @@ def test_an_interrupt_ends_with_130_and_closes_the_context(fake, show) -> None:
     assert fake.closed == 1
 
 
-def test_other_queries_are_shown_beside_a_failure(show) -> None:
+def test_other_queries_are_shown_with_a_failure(show) -> None:
     failure = Failure("q_two", LockHeldError("The store is locked"))
     ran = show(Outcome((EXAMPLES["maintain"],), (), (failure,)), "maintain", "w.yaml")
     assert ran.code == 6
@@ -206,7 +206,7 @@ def test_other_queries_are_shown_beside_a_failure(show) -> None:
     ("covers", "equal", "code"),
     [(True, None, 0), (True, True, 0), (True, False, 5), (False, None, 5), (False, False, 5)],
 )
-def test_an_unsound_sketch_never_ends_well(show, covers, equal, code: int) -> None:
+def test_an_unsound_sketch_is_always_an_error(show, covers, equal, code: int) -> None:
     missing = () if covers else (1, 2)
     result = replace(EXAMPLES["verify"], covers=covers, missing=missing, results_equal=equal)
     ran = show(result, "verify", "w.yaml")
@@ -233,8 +233,8 @@ def test_warnings_of_libraries_are_hidden_by_default(impctl, fake, monkeypatch) 
     assert (ran.code, ran.stderr) == (0, "")
 
 
-def test_a_panic_of_a_native_library_is_an_error_with_a_document(show) -> None:
-    """The real class, of the library that table files' entries come in."""
+def test_a_panic_of_a_native_library_is_an_error(show) -> None:
+    """A real panic, of the library that Delta's file entries use."""
     with pytest.raises(BaseException, match="offset") as caught:
         arro3.core.Array.from_arrow(pa.array([1, 2, 3])).slice(5, 10)
     assert not isinstance(caught.value, Exception)
@@ -252,7 +252,7 @@ partitions: {t: {a: {boundaries: [2, 4, 6]}}}
 queries:
   q: {sql: "SELECT a, SUM(b) AS total FROM t GROUP BY a HAVING SUM(b) > 10", sketch: {t: a}}
 """
-TOLD = """
+MODULES_SCRIPT = """
 import atexit, os, sys
 os.dup2(int(sys.argv[1]), 3)
 atexit.register(lambda: os.write(3, "\\n".join(sys.modules).encode()))
@@ -264,15 +264,15 @@ for command in sys.argv[2:]:
     except SystemExit as end:
         assert end.code == 0, command
 """
-NEVER = {"pandas", "pydantic", "rich", "pyspark", "duckdb", "pyarrow.dataset"}
-"""What no command loads that maintains without Spark and prints no table of rows."""
+UNUSED_MODULES = {"pandas", "pydantic", "rich", "pyspark", "duckdb", "pyarrow.dataset"}
+"""Modules that maintaining without Spark and without a printed table never loads."""
 
 
 def rows(*pairs: tuple[int, int]) -> pa.Table:
     return pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]})
 
 
-def captured_in(folder: Path, workload: str = WORKLOAD) -> Path:
+def write_captured(folder: Path, workload: str = WORKLOAD) -> Path:
     write_deltalake(
         folder / "t",
         rows((1, 20), (3, 5), (5, 30)),
@@ -283,12 +283,12 @@ def captured_in(folder: Path, workload: str = WORKLOAD) -> Path:
     return folder
 
 
-def loaded_by(folder: Path, *commands: str) -> set[str]:
-    """The modules that are loaded after these commands, all of which must end well."""
+def modules_after(folder: Path, *commands: str) -> set[str]:
+    """The modules that are loaded after these commands, all of which must succeed."""
     read, write = os.pipe()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("IMPCTL_")}
     ran = subprocess.Popen(
-        [sys.executable, "-P", "-c", TOLD, str(write), *commands],
+        [sys.executable, "-P", "-c", MODULES_SCRIPT, str(write), *commands],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -297,48 +297,50 @@ def loaded_by(folder: Path, *commands: str) -> set[str]:
     )
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
-        told = pipe.read().decode()
+        modules = pipe.read().decode()
     _, complaints = ran.communicate()
     assert ran.returncode == 0, complaints.decode()
-    return set(told.split())
+    return set(modules.split())
 
 
 ENGINE = ("impctl.engine", "impctl.compile")
 
 
-def test_runs_with_nothing_to_do_or_nothing_due_load_neither_parser_nor_engine(
+def test_runs_without_work_load_neither_parser_nor_engine(
     tmp_path: Path,
 ) -> None:
     late = "  late: {sql: SELECT a FROM u WHERE b > 1, sketch: {u: a}, trigger: {rows: 9}}\n"
     write_deltalake(tmp_path / "u", rows((1, 2), (3, 4)))
-    captured_in(tmp_path, WORKLOAD.replace("path: t}", "path: t}, u: {path: u}") + late)
+    write_captured(tmp_path, WORKLOAD.replace("path: t}", "path: t}, u: {path: u}") + late)
     write_deltalake(tmp_path / "u", rows((3, 50)), mode="append")
     commands = ("maintain --query q", "maintain --query q --json", "status")
-    loaded = loaded_by(tmp_path, *commands, "maintain --due", "plan --due")
+    loaded = modules_after(tmp_path, *commands, "maintain --due", "plan --due")
     assert "deltalake" in loaded
-    assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
+    assert loaded & {*UNUSED_MODULES, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
     assert not [name for name in loaded if name.startswith(ENGINE)]
 
 
-def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
-    captured_in(tmp_path)
+def test_maintain_loads_no_unused_modules(tmp_path: Path) -> None:
+    write_captured(tmp_path)
     write_deltalake(tmp_path / "t", rows((3, 50)), mode="append")
     DeltaTable(tmp_path / "t").delete("a = 1")
-    loaded = loaded_by(tmp_path, "maintain")
+    loaded = modules_after(tmp_path, "maintain")
     assert "impctl.engine.aggregate" in loaded
-    assert loaded & NEVER == set()
+    assert loaded & UNUSED_MODULES == set()
 
 
-def test_a_command_builds_itself_alone() -> None:
+def test_only_the_used_command_is_built() -> None:
     (registered,) = build_app(commands_for(["status", "w.yaml"])).registered_commands
     assert registered.name == "status"
 
 
-def test_a_materialized_result_is_read_without_parser_and_circuits(tmp_path: Path) -> None:
-    captured_in(tmp_path, WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true"))
-    loaded = loaded_by(tmp_path, "query")
+def test_materialized_results_load_no_parser_or_circuits(tmp_path: Path) -> None:
+    write_captured(tmp_path, WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true"))
+    loaded = modules_after(tmp_path, "query")
     assert "impctl.engine.result_rows" in loaded
-    assert loaded & {*NEVER, "sqlglot", "impctl.compile.compile", "impctl.capture"} == set()
+    assert (
+        loaded & {*UNUSED_MODULES, "sqlglot", "impctl.compile.compile", "impctl.capture"} == set()
+    )
 
 
 PANEL = re.compile(r"^╭─ (.*?) ─+╮$", re.MULTILINE)
@@ -346,7 +348,7 @@ HEADING = re.compile(r"^(?!Usage)(\S.*):$", re.MULTILINE)
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def contexts() -> Iterator[tuple[str, Any, Any]]:
+def help_contexts() -> Iterator[tuple[str, Any, Any]]:
     root: Any = typer.main.get_command(build_app())
     context = root.context_class(root, info_name="impctl")
     yield "impctl", root, context
@@ -354,11 +356,11 @@ def contexts() -> Iterator[tuple[str, Any, Any]]:
         yield name, command, command.context_class(command, info_name=name, parent=context)
 
 
-ALL = {name: (command, context) for name, command, context in contexts()}
+HELP_COMMANDS = {name: (command, context) for name, command, context in help_contexts()}
 
 
 def groups_of(name: str) -> list[str]:
-    return [title for part in sections(*ALL[name]) for title, _ in part]
+    return [title for part in sections(*HELP_COMMANDS[name]) for title, _ in part]
 
 
 def test_the_groups_of_commands() -> None:
@@ -366,47 +368,47 @@ def test_the_groups_of_commands() -> None:
     assert groups_of("impctl") == [*COMMAND_GROUPS, OPTIONS]
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_every_entry_is_in_one_group_and_says_what_it_is(name: str) -> None:
-    command, context = ALL[name]
-    of_commands, of_options = sections(command, context)
-    names = [entry for _, rows in of_options for entry, _ in rows]
+@pytest.mark.parametrize("name", HELP_COMMANDS)
+def test_every_help_entry_has_one_group_and_a_text(name: str) -> None:
+    command, context = HELP_COMMANDS[name]
+    commands, options = sections(command, context)
+    names = [entry for _, rows in options for entry, _ in rows]
     params = command.get_params(context)
     assert len(names) == len(set(names)) == len(params)
-    assert all(len(text) > 10 for _, rows in [*of_commands, *of_options] for _, text in rows)
-    shown = groups_of(name)
-    assert shown == sorted(shown, key=[*COMMAND_GROUPS, *OPTION_GROUPS, OPTIONS].index)
-    ungrouped = [param.name for param in params if not param.rich_help_panel] if of_options else []
+    assert all(len(text) > 10 for _, rows in [*commands, *options] for _, text in rows)
+    groups = groups_of(name)
+    assert groups == sorted(groups, key=[*COMMAND_GROUPS, *OPTION_GROUPS, OPTIONS].index)
+    ungrouped = [param.name for param in params if not param.rich_help_panel] if options else []
     assert name == "impctl" or ungrouped == ["help"]
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_choices_and_defaults_are_in_the_text(name: str) -> None:
-    command, _ = ALL[name]
+@pytest.mark.parametrize("name", HELP_COMMANDS)
+def test_help_texts_name_choices_and_defaults(name: str) -> None:
+    command, _ = HELP_COMMANDS[name]
     for param in command.params:
-        described = getattr(param, "type_descriptor", None) or param.type
-        for choice in getattr(described, "choices", None) or ():
+        descriptor = getattr(param, "type_descriptor", None) or param.type
+        for choice in getattr(descriptor, "choices", None) or ():
             assert re.search(rf"\b{getattr(choice, 'value', choice)}\b", param.help), param.name
         default = getattr(param.default, "value", param.default)
         if isinstance(default, str | int) and default not in (True, False, 0):
             assert f"Default: {default}." in param.help, param.name
 
 
-def test_a_pipe_gets_plain_headings_whatever_colours_are_forced(
+def test_a_pipe_gets_plain_headings_despite_forced_colours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     assert run(build_app(), ["maintain", "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.isascii()
-    assert "\x1b" not in shown
-    assert HEADING.findall(shown) == groups_of("maintain")
+    output = capsys.readouterr().out
+    assert output.isascii()
+    assert "\x1b" not in output
+    assert HEADING.findall(output) == groups_of("maintain")
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The help as a terminal gets it, without a process and a terminal for each."""
+def terminal_help(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """The help for a terminal, without a process and a real terminal."""
 
     def call(*words: str, **variables: str) -> str:
         for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
@@ -424,65 +426,65 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 @pytest.mark.parametrize("columns", [40, 80, 140, 200])
 @pytest.mark.parametrize("words", [(), ("maintain",)], ids=" ".join)
-def test_a_terminal_gets_panels_as_wide_as_it_is(shown, words, columns: int) -> None:
-    text = ESCAPE.sub("", shown(*words, COLUMNS=str(columns)))
+def test_panels_have_the_width_of_the_terminal(terminal_help, words, columns: int) -> None:
+    text = ESCAPE.sub("", terminal_help(*words, COLUMNS=str(columns)))
     assert PANEL.findall(text) == groups_of(words[0] if words else "impctl")
     widths = {len(line) for line in text.splitlines() if line.startswith(("╭", "│", "╰"))}
     assert widths == {min(columns, 140)}
 
 
-def test_a_terminal_and_a_pipe_get_the_same_words(impctl) -> None:
+def test_help_has_the_same_words_in_terminal_and_pipe(impctl) -> None:
     piped = re.sub(HEADING, r"\1", impctl("query", "--help").stdout)
-    shown = on_terminal("-m", "impctl", "query", "--help", columns=100)
-    drawn = ESCAPE.sub("", shown.replace("\r\n", "\n"))
+    output = on_terminal("-m", "impctl", "query", "--help", columns=100)
+    drawn = ESCAPE.sub("", output.replace("\r\n", "\n"))
     assert {len(line) for line in drawn.splitlines() if line.startswith("│")} == {100}
     assert re.sub(r"[╭╮╰╯│─]", " ", drawn).split() == piped.split()
 
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_no_escape_codes_where_they_are_not_wanted(shown, variables: dict[str, str]) -> None:
-    text = shown("status", **variables)
+def test_escape_codes_can_be_turned_off(terminal_help, variables: dict[str, str]) -> None:
+    text = terminal_help("status", **variables)
     assert "\x1b" not in text
     result = HEADING.findall(text) if "TERM" in variables else PANEL.findall(text)
     assert result == groups_of("status")
 
 
-def test_text_has_the_colour_of_the_terminal(shown) -> None:
-    """Bold is used, but nothing dim and no background; only borders have a colour."""
-    text = shown("status")
+def test_help_text_has_the_default_colour(terminal_help) -> None:
+    """Bold is used, but neither dim text nor backgrounds; only borders have a colour."""
+    text = terminal_help("status")
     codes = set(chain.from_iterable(c[2:-1].split(";") for c in ESCAPE.findall(text)))
     assert codes == {"0", "1", "39", "36"}
     coloured = re.findall(r"\x1b\[36m([^\x1b]*)", text)
     assert not [part for part in coloured if re.search(r"\w", part)]
 
 
-def test_help_in_a_pipe_loads_nothing_heavy(tmp_path: Path) -> None:
-    assert loaded_by(tmp_path, "--help", "maintain --help").isdisjoint((*HEAVY, "markdown_it"))
+def test_help_in_a_pipe_loads_no_large_modules(tmp_path: Path) -> None:
+    assert modules_after(tmp_path, "--help", "maintain --help").isdisjoint((*HEAVY, "markdown_it"))
 
 
-# Plain values that skip Typer's check are those that it would have given.
+# Plain values that skip Typer's check are the same as with the check.
 
 
 def flags(command: str) -> list[Any]:
-    # Not `get_command`, which tests share: a flag that left a value to Typer once leaves it all.
+    # Tests share `get_command`, and a flag that used Typer's check once always uses it.
     group: Any = typer.main.get_group(build_app([command]))
     context = typer.Context(group)
     parsed = group.commands[command]
     return [*group.get_params(context), *parsed.get_params(typer.Context(parsed))]
 
 
-def outcome(by: Any, value: Any, flag: Any, context: Any) -> Any:
-    """What the value becomes, with its type, or how that fails."""
+def coerced(param: Any, value: Any, flag: Any, context: Any) -> Any:
+    """The coerced value with its type, or the error."""
     try:
-        coerce = by.coerce(value, flag, context)
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other one must do the same
+        result = param.coerce(value, flag, context)
+    except Exception as error:  # noqa: BLE001  # any error, to compare it with Typer's
         return type(error), str(error)
-    return type(coerce), coerce
+    return type(result), result
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_flag_gets_what_typer_would_give_it(command: str, tmp_path: Path) -> None:
+def test_flags_are_coerced_like_typer(command: str, tmp_path: Path) -> None:
     file = tmp_path / "file.yaml"
     file.write_text("x")
     values = [None, "", "text", "3", "-1", 0, 5, -1, 1.5, True, [], ["a", "b"], ("a",), [1]]
@@ -493,15 +495,17 @@ def test_a_flag_gets_what_typer_would_give_it(command: str, tmp_path: Path) -> N
     for flag in flags(command):
         assert isinstance(flag._runtime_param, _Plain)
         context = typer.Context(typer.main.get_command(build_app([command])))
-        own = coercion.build_runtime_param(flag.type_descriptor)
+        typers = coercion.build_runtime_param(flag.type_descriptor)
         for value in values:
-            result, wanted = (outcome(by, value, flag, context) for by in (_Plain(flag), own))
-            assert result == wanted, (flag.name, value)
+            result, expected = (
+                coerced(param, value, flag, context) for param in (_Plain(flag), typers)
+            )
+            assert result == expected, (flag.name, value)
             checked += 1
     assert checked >= len(values)
 
 
-def test_a_file_that_cannot_be_read_is_refused_in_typers_words(
+def test_an_unreadable_file_is_refused_like_typer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file.yaml"

@@ -1,4 +1,4 @@
-"""Whole outputs: text at 80 columns, exactly one strict JSON document, rows format by format."""
+"""Output: text at 80 columns, exactly one strict JSON document, rows in all formats."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from impctl.service.results import (
 from impctl.service.text import plain
 from tests.cli.examples import EXAMPLES
 
-OF_EXAMPLES = {
+EXAMPLE_TEXTS = {
     "status": """\
 q_top: stale, sales.price 4 of 5 ranges
   why      the table has newer versions
@@ -81,7 +81,7 @@ q_top: sound, sales.price slack 1 at sales@1, results equal
 }
 
 
-def test_a_command_to_run_is_whole_on_a_narrow_terminal(show, monkeypatch) -> None:
+def test_commands_and_statements_are_never_wrapped(show, monkeypatch) -> None:
     commands = ("impctl check 'my  tables/w.yaml'", f"impctl check '{'a folder/' * 20}w.yaml'")
     monkeypatch.setenv("COLUMNS", "60")
     ran = show(replace(EXAMPLES["started"], next_commands=commands), "init", "t")
@@ -99,7 +99,7 @@ def test_quiet_prints_results_and_errors_only(show) -> None:
     assert ran.stderr == "error: Query `q_two` uses a window function [query_unsupported]\n"
 
 
-def test_no_value_is_cut_and_none_drives_a_terminal(show) -> None:
+def test_values_are_neither_cut_nor_control_the_terminal(show) -> None:
     long = show(replace(EXAMPLES["query"], answer=pa.table({"a": ["x" * 200]})), "query", "w.yaml")
     assert long.stdout.count("x") == 200
     assert max(map(len, long.stdout.splitlines())) <= 80
@@ -130,7 +130,7 @@ def failed(name: str, message: str, hint: str | None = "correct it") -> Failure:
     return Failure(name, QueryError(message, hint=hint))
 
 
-PLACED = QueryError(
+LOCATED = QueryError(
     "Function `MEDIAN` is not supported", location=Location("w.yaml", 9, 14), hint="use AVG"
 )
 
@@ -139,7 +139,7 @@ PLACED = QueryError(
     ("answer", "code", "stderr"),
     [
         (
-            Outcome(failures=(Failure("q_top", PLACED),)),
+            Outcome(failures=(Failure("q_top", LOCATED),)),
             3,
             "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported\n"
             "  [query_unsupported]\n"
@@ -164,7 +164,7 @@ PLACED = QueryError(
             "4 of 4 queries failed: `a`, `b`, `c`, `d`\n",
         ),
     ],
-    ids=["a place", "failures of several queries"],
+    ids=["a location", "failures of several queries"],
 )
 def test_failures(show, answer: Any, code: int, stderr: str) -> None:
     ran = show(answer, "maintain", "w.yaml")
@@ -172,7 +172,7 @@ def test_failures(show, answer: Any, code: int, stderr: str) -> None:
 
 
 @pytest.mark.parametrize(("columns", "widest"), [("60", 60), ("100", 100), (None, 175)])
-def test_sentences_are_broken_for_a_stated_width_and_whole_in_a_pipe(
+def test_sentences_are_wrapped_but_not_in_a_pipe(
     show, monkeypatch, columns: str | None, widest: int
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -198,7 +198,7 @@ ENTRY = EXAMPLES["explain"].plan[0]
         ("doctor", replace(EXAMPLES["finding"], message=WORDS, fix=WORDS), 2),
     ],
 )
-def test_reasons_are_whole_in_a_pipe(show, monkeypatch, command: str, result, count) -> None:
+def test_reasons_are_not_wrapped_in_a_pipe(show, monkeypatch, command: str, result, count) -> None:
     monkeypatch.delenv("COLUMNS")
     stdout = show(result, command, "w.yaml").stdout
     lines = [line for line in stdout.splitlines() if "the price" in line]
@@ -206,7 +206,7 @@ def test_reasons_are_whole_in_a_pipe(show, monkeypatch, command: str, result, co
     assert all(line.endswith(WORDS) for line in lines)
 
 
-def test_a_problem_is_one_line_in_a_pipe_whatever_its_line_ends(show, monkeypatch) -> None:
+def test_a_problem_with_line_breaks_is_one_line_in_a_pipe(show, monkeypatch) -> None:
     monkeypatch.delenv("COLUMNS")
     finding = replace(EXAMPLES["finding"], level="problem", message="a\n  b  c\n")
     assert "  problem  a b  c\n" in show(finding, "doctor", "w.yaml").stdout
@@ -229,7 +229,7 @@ def test_colour(show, monkeypatch, variables: dict[str, str], coloured: bool) ->
 
 
 @pytest.mark.parametrize("command", ["check", "explain"])
-def test_processed_queries_are_counted_beside_failed_ones(show, command: str) -> None:
+def test_processed_and_failed_queries_are_counted(show, command: str) -> None:
     outcome = Outcome((EXAMPLES[command],), failures=(failed("q_two", "no", None),))
     assert show(outcome, command, "w.yaml").stderr.endswith("1 of 2 queries failed: `q_two`\n")
 
@@ -260,14 +260,14 @@ def test_large_ratios_have_no_exponent() -> None:
     assert metric_text("rows_share", 12.0) == "1,200 %"
 
 
-def test_break_evens_that_agree_are_one_line(show) -> None:
+def test_equal_break_evens_are_one_line(show) -> None:
     record = EXAMPLES["record"]
     groups = [cell for cell in record.cells if cell.figure == "groups"]
     fast = groups[-1].metrics
-    alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
-    lines = show(replace(record, cells=alike), "bench", "micro").stdout.splitlines()
-    result = [line for line in lines if "break-even" in line]
-    assert result == ["  break-even, 2 equal cases: above 100,000 changes"]
+    cells = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
+    lines = show(replace(record, cells=cells), "bench", "micro").stdout.splitlines()
+    break_evens = [line for line in lines if "break-even" in line]
+    assert break_evens == ["  break-even, 2 equal cases: above 100,000 changes"]
 
 
 NARROW = """\
@@ -296,14 +296,14 @@ as it is     8,400   33,000   15.7 min   2.64 s   5.1 s    10.4 s      0    116 
 """  # noqa: E501 - as it is printed
 
 
-def test_where_it_fits_settings_are_a_table(show, monkeypatch) -> None:
+def test_settings_are_a_table_if_it_fits(show, monkeypatch) -> None:
     result = replace(EXAMPLES["simulate"], recorded=None)
     rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * 102
     for columns in ("102", "300", ""):
         monkeypatch.setenv("COLUMNS", columns)
-        shown = show(result, "simulate", "w.yaml").stdout
-        assert TABLE.replace("RULE", rule) in shown
-        assert shown.endswith("no recorded runs of this time to compare the model with\n")
+        stdout = show(result, "simulate", "w.yaml").stdout
+        assert TABLE.replace("RULE", rule) in stdout
+        assert stdout.endswith("no recorded runs of this time to compare the model with\n")
     monkeypatch.setenv("COLUMNS", "101")
     assert "converts 12" in show(result, "simulate", "w.yaml").stdout
 
@@ -342,13 +342,13 @@ CAPTURE = CaptureResult(
         ({"pending": False, "due_at": None, "why": "nothing is pending"}, "nothing is pending"),
     ],
 )
-def test_a_plan_says_when_it_is_due(show, changed, line) -> None:
+def test_a_plan_shows_when_it_is_due(show, changed, line) -> None:
     result = replace(PLAN, due=replace(EXAMPLES["due"], **changed))
     stdout = " ".join(show(result, "plan", "w.yaml").stdout.split())
     assert f" due {line} estimated to maintain:" in stdout
 
 
-COMING = NextChange(
+NEXT_CHANGE = NextChange(
     tables=("lineitem", "orders"), in_s=2460.0, in_s_low=1500.0, in_s_high=4200.0,
     rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day",
     rows_by="the last value",
@@ -356,29 +356,35 @@ COMING = NextChange(
 
 
 @pytest.mark.parametrize(
-    ("coming", "text"),
+    ("change", "text"),
     [
         (
-            COMING,
+            NEXT_CHANGE,
             "lineitem, orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), "
             "by the same time of day",
         ),
         (NextChange(unknown="1 change is known"), "unknown: 1 change is known"),
-        (replace(COMING, tables=("t",), in_s=0.0), "t: any time (within 1 h 10), 1,010 rows"),
-        (replace(COMING, tables=("t",), in_s=0.0, in_s_high=0.0), "t: overdue, 1,010 rows"),
+        (replace(NEXT_CHANGE, tables=("t",), in_s=0.0), "t: any time (within 1 h 10), 1,010 rows"),
+        (replace(NEXT_CHANGE, tables=("t",), in_s=0.0, in_s_high=0.0), "t: overdue, 1,010 rows"),
         (
             NextChange(tables=("t",), in_s=7200.0, rows=200.0, by="the workload file"),
             "t: in 2 h, 200 rows, by the workload file",
         ),
         (NextChange(tables=("t",), in_s=0.0, by="x"), "t: any time, unknown number of rows, by x"),
-        (replace(COMING, rows=None), "lineitem, orders: in 41 min (25 min to 1 h 10), unknown"),
-        (replace(COMING, in_s_low=2461.0, in_s_high=2462.0, rows=1.0), "in 41 min (41 min), 1 row"),
+        (
+            replace(NEXT_CHANGE, rows=None),
+            "lineitem, orders: in 41 min (25 min to 1 h 10), unknown",
+        ),
+        (
+            replace(NEXT_CHANGE, in_s_low=2461.0, in_s_high=2462.0, rows=1.0),
+            "in 41 min (41 min), 1 row",
+        ),
     ],
 )
-def test_the_next_change(show, coming, text) -> None:
-    shown = show(replace(PLAN, next_change=coming), "plan", "w.yaml").stdout
-    assert shown.count("\n  next change  ") == 1
-    assert text in " ".join(shown.split())
+def test_text_of_the_next_change(show, change, text) -> None:
+    stdout = show(replace(PLAN, next_change=change), "plan", "w.yaml").stdout
+    assert stdout.count("\n  next change  ") == 1
+    assert text in " ".join(stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -402,7 +408,7 @@ def test_detailed_exitcode(show, result, code) -> None:
 
 
 def applied(name: str, statement: str, version: int, inserted: int = 0) -> ApplyResult:
-    """A batch that a dry run foresees."""
+    """A batch that a dry run would apply."""
     return ApplyResult(
         name=name, table="t", version=None, inserted=inserted, deleted=0, updated=0,
         statement=statement, foreseen_version=version,
@@ -415,11 +421,11 @@ UNJUDGED = replace(
     changes=(replace(TIME, verdict=Difference.UNJUDGED), OTHER),
     edited=EXAMPLES["comparison"].only_old,
 )
-DRY = "dry run: nothing was written\n"
+DRY_RUN = "dry run: nothing was written\n"
 REFUSED = ReuseCandidate(
     "q_low", False, False, "LIMIT asks for 2 rows, but the sketch covers only 1"
 )
-TAKEN = ReuseCandidate(
+USED = ReuseCandidate(
     "q_top", True, True, "it was captured for the same", EXAMPLES["rewrite"].sketches, 9
 )
 SQL = "SELECT brand FROM sales WHERE price >= 601\n"
@@ -428,13 +434,13 @@ NOT_REUSED = (
     "  sketch of `q_low` not used: LIMIT asks for 2 rows, but the sketch covers only\n    1\n"
 )
 RULE = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
-WHOLE: dict[str, tuple[str, Any, str]] = {
-    **{name: (f"{name} w.yaml", EXAMPLES[name], text) for name, text in OF_EXAMPLES.items()},
+OUTPUTS: dict[str, tuple[str, Any, str]] = {
+    **{name: (f"{name} w.yaml", EXAMPLES[name], text) for name, text in EXAMPLE_TEXTS.items()},
     "a rewrite with the sketch of another query": (
         "rewrite w.yaml",
         replace(
             EXAMPLES["rewrite"],
-            reuse=ReuseEntry("q_top", "it was captured for the same", (REFUSED, TAKEN)),
+            reuse=ReuseEntry("q_top", "it was captured for the same", (REFUSED, USED)),
         ),
         SQL,
     ),
@@ -449,7 +455,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
     "a dry gc": (
         "gc w.yaml --dry-run",
         replace(EXAMPLES["gc"], foreseen=True),
-        OF_EXAMPLES["gc"]
+        EXAMPLE_TEXTS["gc"]
         .replace("not deleted:", "would delete")
         .replace("deleted ", "would delete "),
     ),
@@ -463,12 +469,12 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
         (EXAMPLES["record"], EXAMPLES["written"]),
         RECORD_TEXT,
     ),
-    "a workload, alike but without a scale": (
+    "a workload, without a scale": (
         "bench w.yaml",
         replace(EXAMPLES["record"], kind=RecordKind.WORKLOAD),
         RECORD_TEXT.replace("scale 0.05, ", ""),
     ),
-    "a comparison tells differences and what has no partner": (
+    "a comparison with unmatched cases": (
         "bench --compare a.json b.json",
         EXAMPLES["comparison"],
         "micro: 2 metrics of 1 case compared, noise 21%\n"
@@ -476,7 +482,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
         "  only in the old record: groups, groups 9\n"
         "  differs between the runs: cpu: x, then y\n",
     ),
-    "what a comparison cannot judge": (
+    "a comparison that cannot be judged": (
         "bench --compare a.json b.json",
         UNJUDGED,
         "micro: 2 metrics of 1 case compared, noise 21%\n"
@@ -513,24 +519,24 @@ STDERR = {
         "  sketch maintained first (exact): 1 change\n"
     ),
     "a record, a table per figure": "measuring micro\nrecord: r.json\n",
-    "a workload, alike but without a scale": "measuring w.yaml\n",
-    **dict.fromkeys(("a dry capture", "a dry rebalance", "a dry gc"), DRY),
+    "a workload, without a scale": "measuring w.yaml\n",
+    **dict.fromkeys(("a dry capture", "a dry rebalance", "a dry gc"), DRY_RUN),
 }
-"""What stderr says, where it says something."""
+"""Expected stderr where it is not empty."""
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_output(show, name: str) -> None:
-    words, results, stdout = WHOLE[name]
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_whole_outputs(show, name: str) -> None:
+    command_line, results, stdout = OUTPUTS[name]
     outcome = Outcome(results if isinstance(results, tuple) else (results,))
-    ran = show(outcome, *shlex.split(words))
+    ran = show(outcome, *shlex.split(command_line))
     assert (ran.code, ran.stdout, ran.stderr) == (0, stdout, STDERR.get(name, ""))
     assert max(map(len, stdout.splitlines())) <= 80
 
 
 MANY = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
-PARTS: dict[str, tuple[str, Any, str]] = {
-    "answers of which only the numbers of rows were compared": (
+OUTPUT_PARTS: dict[str, tuple[str, Any, str]] = {
+    "results of which only row counts were compared": (
         "verify",
         replace(EXAMPLES["verify"], counts_only=True),
         "sales@1, results equal (only the number of\n  rows: LIMIT without ORDER BY)\n",
@@ -540,7 +546,7 @@ PARTS: dict[str, tuple[str, Any, str]] = {
         replace(EXAMPLES["status"], sketches=(MANY,)),
         "q_top: stale, sales.price 200 of 400 ranges\n",
     ),
-    "a plan that knows little": (
+    "a plan with unknown sizes": (
         "plan",
         replace(
             PLAN,
@@ -565,33 +571,33 @@ PARTS: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("command", "result", "part"), PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(("command", "result", "part"), OUTPUT_PARTS.values(), ids=OUTPUT_PARTS)
 def test_a_part_of_stdout(show, command: str, result: Any, part: str) -> None:
     assert part in show(result, command, "w.yaml").stdout
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"lineage": 1}, "1 row occurs in its derivations"),
         ({"claim": "minimal"}, "no row can be removed"),
         ({"claim": "group"}, "all rows of its groups"),
     ],
 )
-def test_what_is_not_smallest_is_not_said_to_be(show, changed, told: str) -> None:
+def test_only_smallest_claims_are_called_smallest(show, changed, expected: str) -> None:
     ran = show(replace(WHY, **changed), "why", "w.yaml", "--row", "n=17")
-    assert told in " ".join((ran.stderr + ran.stdout).split())
+    assert expected in " ".join((ran.stderr + ran.stdout).split())
     assert ("smallest" in ran.stdout) is ("claim" not in changed)
 
 
-def test_warnings_of_one_cause_are_one(show) -> None:
+def test_warnings_with_one_cause_are_merged(show) -> None:
     def spans(query: str, share: int) -> str:
         return f"the sketch of query `{query}` on `t.day` skips no file: each spans {share}% of 96"
 
     names = "abcdefg"
     outcome = Outcome(
         warnings=(
-            *(spans(name, 90 + at) for at, name in enumerate(names)),
+            *(spans(name, 90 + number) for number, name in enumerate(names)),
             "query `h` was recaptured: the file `p1` is gone",
             spans("a", 90),
             "query `i` was recaptured: the file `p2` is gone",
@@ -603,21 +609,21 @@ def test_warnings_of_one_cause_are_one(show) -> None:
         "warning: query `h` was recaptured: the file `p1` is gone "
         "warning: query `i` was recaptured: the file `p2` is gone"
     )
-    shown = json.loads(show(outcome, "capture", "w.yaml", "--json").stdout)["warnings"]
-    assert len(shown) == 10
+    warnings = json.loads(show(outcome, "capture", "w.yaml", "--json").stdout)["warnings"]
+    assert len(warnings) == 10
 
 
-def test_results_are_shown_once_as_they_come(fake, impctl) -> None:
+def test_results_are_shown_once_when_they_finish(fake, impctl) -> None:
     first = EXAMPLES["capture"]
     second, third = replace(first, query="q_two"), replace(first, query="q_three")
     fake.finished, fake.answer = (first, second), Outcome((first, second, third))
     lines = impctl("capture", "w.yaml").stdout.splitlines()
     heads = [line.split(":")[0] for line in lines if "captured" in line]
     assert heads == ["q_top", "q_two", "q_three"]
-    took = [line for line in lines if "mode " in line]
-    assert "; 1 of 2, about " in took[0]
-    assert took[1].endswith("; 2 of 2")
-    assert "; " not in took[2]
+    with_mode = [line for line in lines if "mode " in line]
+    assert "; 1 of 2, about " in with_mode[0]
+    assert with_mode[1].endswith("; 2 of 2")
+    assert "; " not in with_mode[2]
     results = json.loads(impctl("capture", "w.yaml", "--json").stdout)["results"]
     assert [result["query"] for result in results] == ["q_top", "q_two", "q_three"]
 
@@ -633,37 +639,37 @@ TEXTS = ["", "a", "NULL", "two words", "x" * 30, " lead", "trail ", "naïve"]
 TEXTS += ["語", "a\nb", "\x1b[1m"]
 
 
-def drawn(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The same by Rich alone."""
+def drawn_by_rich(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines of Rich alone."""
     with monkeypatch.context() as patch:
         patch.setattr(texts, "_narrow", lambda *_: None)
         return table_lines(shown)
 
 
-def random_columns(draw: random.Random) -> list[TextColumn]:
-    rows, is_odd = draw.randrange(5), draw.random() < 0.3
+def random_columns(rng: random.Random) -> list[TextColumn]:
+    rows, is_odd = rng.randrange(5), rng.random() < 0.3
     texts: list[str | None] = [None, "1", "-22.5", "2024-01-01 00:00:00", "abc", "a b"]
     texts += TEXTS if is_odd else []
     return [
         TextColumn(
-            draw.choice(["a", "total", "n n"]), draw.random() < 0.5, draw.choices(texts, k=rows)
+            rng.choice(["a", "total", "n n"]), rng.random() < 0.5, rng.choices(texts, k=rows)
         )
-        for _ in range(draw.randrange(1, 6))
+        for _ in range(rng.randrange(1, 6))
     ]
 
 
 @pytest.mark.slow
-def test_it_is_the_table_that_rich_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, count = random.Random(7), 0
+def test_tables_look_like_rich_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, count = random.Random(7), 0
     for _ in range(400):
-        columns = random_columns(draw)
+        columns = random_columns(rng)
         shown = [[c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns]
         count += texts._narrow(shown, [c.is_number for c in columns], 80) is not None
-        assert table_lines(columns) == drawn(columns, monkeypatch), columns
+        assert table_lines(columns) == drawn_by_rich(columns, monkeypatch), columns
     assert count > 150
 
 
-def test_what_does_not_fit_a_terminal_is_wrapped_by_rich() -> None:
+def test_wide_tables_are_wrapped_by_rich() -> None:
     columns = [TextColumn("a", False, ["x " * 60]), TextColumn("b", True, ["1"])]
     lines = table_lines(columns, 100)
     assert len(lines) > 3
@@ -673,7 +679,7 @@ def test_what_does_not_fit_a_terminal_is_wrapped_by_rich() -> None:
 
 @pytest.mark.parametrize("text", ["x" * 500, "naïve " * 100])
 def test_without_a_terminal_each_row_is_one_line(text: str) -> None:
-    """Programs count lines and look for words in them."""
+    """Programs count lines and search for words in them."""
     lines = table_lines([TextColumn("a", False, [text] * 3), TextColumn("b", True, ["1"] * 3)])
     assert len(lines) == 5
     assert all(text.strip() in line for line in lines[2:])
@@ -686,8 +692,8 @@ def strict(text: str) -> dict:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_a_result_in_the_envelope(show) -> None:
-    """Of all other results `tests/golden` has the documents."""
+def test_json_of_a_result(show) -> None:
+    """`tests/golden` has the documents of all other results."""
     ran = show(Outcome((EXAMPLES["query"],), ("a warning",)), "query", "w.yaml", "--json")
     document = strict(ran.stdout)
     assert (ran.code, ran.stderr) == (0, "")
@@ -725,7 +731,7 @@ def test_every_result_has_a_text_and_an_example() -> None:
         ({1: (2, None)}, {"1": [2, None]}),
     ],
 )
-def test_one_value(value: object, expected: object) -> None:
+def test_json_of_a_value(value: object, expected: object) -> None:
     assert to_json(value) == expected
 
 
@@ -734,12 +740,12 @@ def test_a_value_of_unknown_type_is_an_error() -> None:
         to_json(1j)
 
 
-def test_text_that_is_no_text_still_gives_a_document(show) -> None:
+def test_json_of_invalid_unicode(show) -> None:
     result = replace(EXAMPLES["apply"], name="\ud800 ü")
     assert strict(show(result, "apply", "w.yaml", "s8", "--json").stdout)["ok"] is True
 
 
-def test_one_failure_beside_good_results(show) -> None:
+def test_json_of_one_failure_and_a_result(show) -> None:
     error = QueryError("Unknown column `x`", location=Location("w.yaml", 9, 14), hint="see tables")
     outcome = Outcome((EXAMPLES["maintain"],), (), (Failure("q_two", error),))
     ran = show(outcome, "maintain", "w.yaml", "--json")
@@ -756,7 +762,7 @@ def test_one_failure_beside_good_results(show) -> None:
     }
 
 
-def test_all_failures_are_there_and_the_most_severe_decides(show) -> None:
+def test_json_of_failures_leads_with_the_most_severe(show) -> None:
     failures = (
         Failure("a", LockHeldError("locked")),
         Failure("b", HistoryGoneError("gone")),
@@ -769,21 +775,21 @@ def test_all_failures_are_there_and_the_most_severe_decides(show) -> None:
     assert [entry["query"] for entry in error["failures"]] == ["a", "b", "c"]
 
 
-def test_every_problem_of_a_workload_file(show) -> None:
-    """Most have a place and a hint (`bad-inputs.yaml`), but not all."""
+def test_problems_of_a_workload_file(show) -> None:
+    """Most problems have a location and a hint (`bad-inputs.yaml`), but not all."""
     problems = [Problem("one", Location("w.yaml", 1, 2), "do this"), Problem("two")]
     error = WorkloadError("File has 2 problems", problems)
-    told = strict(show(error, "check", "w.yaml", "--json").stdout)["error"]["problems"]
-    place = {"file": "w.yaml", "line": 1, "column": 2}
-    assert told == [
-        {"message": "one", "hint": "do this", "location": place},
+    reported = strict(show(error, "check", "w.yaml", "--json").stdout)["error"]["problems"]
+    location = {"file": "w.yaml", "line": 1, "column": 2}
+    assert reported == [
+        {"message": "one", "hint": "do this", "location": location},
         {"message": "two", "hint": None, "location": None},
     ]
     lines = show(error, "check", "w.yaml").stderr.splitlines()
     assert lines[1:] == ["  w.yaml:1:2: one", "    hint: do this", "  two"]
 
 
-def test_the_schema_is_a_document_of_its_own_or_a_result(show) -> None:
+def test_the_schema_is_a_document_or_a_result(show) -> None:
     schema = '{"type": "object"}'
     assert show(schema, "check", "--schema").stdout == f"{schema}\n"
     document = strict(show(schema, "check", "--schema", "--json").stdout)
@@ -799,7 +805,7 @@ def test_the_schema_is_a_document_of_its_own_or_a_result(show) -> None:
         (OSError(28, "No space left on device"), 1, "unexpected"),
     ],
 )
-def test_anything_else_is_a_document_too(show, raised, code: int, name: str) -> None:
+def test_json_of_unexpected_errors(show, raised, code: int, name: str) -> None:
     ran = show(raised, "maintain", "w.yaml", "--json")
     document = strict(ran.stdout)
     assert (ran.code, ran.stderr) == (code, "")
@@ -807,17 +813,17 @@ def test_anything_else_is_a_document_too(show, raised, code: int, name: str) -> 
     assert "\n" not in document["error"]["message"]
 
 
-def test_stdout_has_the_rows_alone(show) -> None:
-    rows = "brand,rev,day,share\nApple,5074.10,2026-01-31,NaN\n,6194.00,,-0.5\n"
+def test_stdout_has_only_the_rows(show) -> None:
+    csv = "brand,rev,day,share\nApple,5074.10,2026-01-31,NaN\n,6194.00,,-0.5\n"
     outcome = Outcome((EXAMPLES["query"],), ("statistics are missing",))
     ran = show(outcome, "query", "w.yaml", "--format", "csv")
-    assert (ran.code, ran.stdout) == (0, rows)
+    assert (ran.code, ran.stdout) == (0, csv)
     assert ran.stderr == STDERR["rows"] + "warning: statistics are missing\n"
     quiet = show(outcome, "query", "w.yaml", "--format", "csv", "--quiet")
-    assert (quiet.stdout, quiet.stderr) == (rows, "")
+    assert (quiet.stdout, quiet.stderr) == (csv, "")
 
 
-def test_a_limit_is_reported_with_the_number_of_all_rows(fake, show) -> None:
+def test_a_limit_is_reported_with_the_row_count(fake, show) -> None:
     many = pa.table({"n": range(1234), "x": range(1234)}).rename_columns(["n", "n"])
     result = replace(EXAMPLES["query"], answer=many, limit=10)
     ran = show(result, "query", "w.yaml", "--limit", "10", "--format", "csv")
@@ -834,7 +840,7 @@ def test_a_limit_is_reported_with_the_number_of_all_rows(fake, show) -> None:
 
 
 @pytest.mark.parametrize("limit", [3, 2**63, 10**20])
-def test_a_limit_beyond_all_rows_shows_all(limit: int) -> None:
+def test_a_limit_above_the_row_count_shows_all(limit: int) -> None:
     three = replace(EXAMPLES["query"], answer=pa.table({"n": range(3)}), limit=limit)
     assert len(three.shown) == 3
 
@@ -851,16 +857,16 @@ def test_rows_in_a_file_are_not_on_stdout(fake, show) -> None:
 
 
 @pytest.mark.parametrize("name", ["csv", "json", "jsonl", "markdown"])
-def test_what_programs_read_is_utf_8_whatever_the_locale(fake, monkeypatch, name: str) -> None:
+def test_formats_for_programs_are_always_utf_8(fake, monkeypatch, name: str) -> None:
     fake.answer = Outcome((replace(EXAMPLES["query"], answer=pa.table({"a": ["ü\x1b"]})),))
-    kept = io.BytesIO()
-    stdout = io.TextIOWrapper(kept, encoding="ascii", errors="backslashreplace")
+    raw = io.BytesIO()
+    stdout = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
     monkeypatch.setattr(sys, "stdout", stdout)
     assert run(build_app(), ["query", "w.yaml", "--format", name]) == 0
     stdout.flush()
-    shown = kept.getvalue().decode()
-    assert "ü" in shown
-    assert ("\x1b" in shown) is (name == "csv")
+    output = raw.getvalue().decode()
+    assert "ü" in output
+    assert ("\x1b" in output) is (name == "csv")
 
 
 @pytest.mark.parametrize("command", ["query", "changes", "without"])
@@ -872,7 +878,7 @@ def test_formulas_are_escaped_on_request(show, command: str) -> None:
     assert show(result, *words, "--escape-formulas").stdout == "'=a,_change\n'+1,x\n"
 
 
-def test_a_value_drives_no_terminal(fake, monkeypatch) -> None:
+def test_values_do_not_control_the_terminal(fake, monkeypatch) -> None:
     fake.answer = Outcome((replace(EXAMPLES["query"], answer=pa.table({"a": ["ü\x1b[2J"]})),))
     stdout = io.StringIO()
     monkeypatch.setattr(stdout, "isatty", lambda: True)
@@ -882,7 +888,7 @@ def test_a_value_drives_no_terminal(fake, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["table", "csv", "json", "jsonl", "markdown"])
-def test_a_reader_that_went_away_is_no_failure(fake, capfd, monkeypatch, name: str) -> None:
+def test_a_closed_stdout_is_no_failure(fake, capfd, monkeypatch, name: str) -> None:
     fake.answer = Outcome((replace(EXAMPLES["query"], answer=pa.table({"a": ["x" * 99_999]})),))
     reader, writer = os.pipe()
     os.close(reader)
