@@ -1,4 +1,4 @@
-"""The small workload of the use cases, opened from Python."""
+"""The small workload of the use-case tests, opened from Python."""
 
 from __future__ import annotations
 

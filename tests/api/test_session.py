@@ -1,4 +1,4 @@
-"""What calls return, warn and raise, on a real table and without Spark; the package's names."""
+"""Results, warnings and errors of calls, on a real table without Spark; the package's names."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_capture_maintain_status_rewrite(folder: Path) -> None:
         append(folder, 5, 5)
         (status,) = opened.status("q")
         assert (status.stale, status.pending_versions) == (True, {"t": 1})
-        (foreseen,) = opened.maintain("q", dry_run=True)
-        assert foreseen.foreseen
+        (planned,) = opened.maintain("q", dry_run=True)
+        assert planned.foreseen
         (maintained,) = opened.maintain("q")
         assert (maintained.action, maintained.added) == ("exact", (2,))
         assert asdict(maintained)["versions"] == {"t": 1}
@@ -63,34 +63,34 @@ def test_capture_maintain_status_rewrite(folder: Path) -> None:
         assert [entry.query for entry in opened.explain()] == ["q", "many", "none"]
 
 
-def test_older_versions(folder: Path) -> None:
-    """The same memory of plans serves the newest versions and the older ones."""
+def test_rewrite_at_older_versions(folder: Path) -> None:
+    """The newest and older versions share cached plans."""
     with impctl.open(folder / "w.yaml") as opened:
         opened.capture("q")
-        then = opened.rewrite("q")
+        before = opened.rewrite("q")
         append(folder, 5, 5)
-        now = opened.rewrite("q")
-        for at in (0, {"t": 0}):
-            older = opened.rewrite("q", at=at)
-            assert (older.sql, older.versions, older.action) == (then.sql, {"t": 0}, "kept")
-        assert opened.rewrite("q", at=1).sql == opened.rewrite("q").sql == now.sql != then.sql
+        current = opened.rewrite("q")
+        for version in (0, {"t": 0}):
+            older = opened.rewrite("q", at=version)
+            assert (older.sql, older.versions, older.action) == (before.sql, {"t": 0}, "kept")
+        assert opened.rewrite("q", at=1).sql == opened.rewrite("q").sql == current.sql != before.sql
         with refused(RecaptureNeededError, "no_sketch_at", "no stored sketch for version 7"):
             opened.rewrite("q", at=7)
 
 
 @pytest.mark.slow
-def test_what_is_no_version(folder: Path) -> None:
-    wrong: list[Any] = [True, -1, 1.0, "x", {"t": None}, {"u": 0}, {}, []]
+def test_invalid_versions(folder: Path) -> None:
+    invalid: list[Any] = [True, -1, 1.0, "x", {"t": None}, {"u": 0}, {}, []]
     with impctl.open(folder / "w.yaml") as opened:
         opened.capture("q")
-        for at in wrong:
+        for version in invalid:
             with pytest.raises(UsageError) as caught:
-                opened.rewrite("q", at=at)
-            assert caught.value.code in ("at_syntax", "at_table_unknown"), at
+                opened.rewrite("q", at=version)
+            assert caught.value.code in ("at_syntax", "at_table_unknown"), version
 
 
 @pytest.mark.slow
-def test_every_call_pins_the_newest_versions(folder: Path) -> None:
+def test_every_call_uses_the_newest_versions(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q")
     for version in (1, 2, 3):
@@ -101,7 +101,7 @@ def test_every_call_pins_the_newest_versions(folder: Path) -> None:
     assert opened.queries == ("q", "many", "renamed")
 
 
-def test_a_change_of_directory_changes_nothing(
+def test_the_working_directory_does_not_matter(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
@@ -111,7 +111,7 @@ def test_a_change_of_directory_changes_nothing(
     assert (folder / "kept").is_dir()
 
 
-def test_one_query_raises_its_own_error(folder: Path) -> None:
+def test_errors_of_one_query_are_raised(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
     with refused(RecaptureNeededError, "not_captured"):
         opened.maintain("q")
@@ -120,19 +120,19 @@ def test_one_query_raises_its_own_error(folder: Path) -> None:
     (folder / "w.yaml").write_text(
         (folder / "w.yaml").read_text().replace("SUM(x)", "SUM(missing)", 1)
     )
-    with pytest.raises(QueryError) as wrong:
+    with pytest.raises(QueryError) as caught:
         opened.capture("q")
-    assert str(wrong.value.location).startswith(f"{folder / 'w.yaml'}:11:")
+    assert str(caught.value.location).startswith(f"{folder / 'w.yaml'}:11:")
 
 
-def test_several_queries_lose_nothing_to_one_that_fails(folder: Path) -> None:
+def test_a_failed_query_does_not_affect_others(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q", "none")
     append(folder, 5, 5)
     with pytest.raises(QueriesFailedError) as caught:
         opened.maintain()
     failed = caught.value
-    assert [(done.query, done.action) for done in failed.results] == [
+    assert [(result.query, result.action) for result in failed.results] == [
         ("q", "exact"),
         ("none", "exact"),
     ]
@@ -142,17 +142,17 @@ def test_several_queries_lose_nothing_to_one_that_fails(folder: Path) -> None:
     assert not opened.status("q")[0].stale
 
 
-def test_warnings_point_at_the_line_of_the_call(folder: Path) -> None:
+def test_warnings_point_to_the_caller(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         opened.capture("many")
         opened.rewrite(sql="SELECT MIN(x) FROM t")
-    assert [(result.category, result.filename) for result in told] == [
+    assert [(warning.category, warning.filename) for warning in caught] == [
         (ImpctlWarning, __file__)
     ] * 2
-    assert "skips almost nothing" in str(told[0].message)
-    assert "runs without a sketch" in str(told[1].message)
+    assert "skips almost nothing" in str(caught[0].message)
+    assert "runs without a sketch" in str(caught[1].message)
 
 
 @pytest.mark.slow
@@ -162,8 +162,8 @@ def test_values_become_typed_literals(folder: Path, value: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImpctlWarning)
         opened.capture("many")
-        given = {"low": value, "word": "x' OR 1=1 --"}
-        sql = opened.rewrite("many", params=given).sql
+        params = {"low": value, "word": "x' OR 1=1 --"}
+        sql = opened.rewrite("many", params=params).sql
     assert "x >= 15" in sql
     assert "' OR" not in sql.replace("\\'", "")
 
@@ -177,14 +177,14 @@ def test_values_of_another_type_are_refused(folder: Path, value: Any) -> None:
         opened.rewrite("many", params={"low": value})
 
 
-def test_a_lock_held_elsewhere_is_waited_for_and_told(folder: Path) -> None:
+def test_a_lock_held_elsewhere_is_an_error(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml", lock_timeout=0)
     opened.capture("q")
     with held_lock(folder / ".impctl"), pytest.raises(LockHeldError):
         opened.capture("q")
 
 
-def test_threads_share_an_object(folder: Path) -> None:
+def test_threads_can_share_a_workload(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml", lock_timeout=0)
     opened.capture("q")
     append(folder, 5, 5)
@@ -201,7 +201,7 @@ def test_threads_share_an_object(folder: Path) -> None:
     assert sorted(result) == ["exact", "none", "none", "none"]
 
 
-def test_arguments_win_over_variables_and_both_are_checked(
+def test_arguments_override_variables_and_both_are_checked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_STORE", str(folder / "variable"))
@@ -221,7 +221,7 @@ def test_arguments_win_over_variables_and_both_are_checked(
         impctl.open(folder / "w.yaml", policy="auto", lock_timeout=-1)
 
 
-def test_what_is_wrong_with_the_file_is_said_when_it_is_opened(tmp_path: Path) -> None:
+def test_opening_an_invalid_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         impctl.open(tmp_path / "missing.yaml")
     (tmp_path / "w.yaml").write_text("version: 1\ntables: {}\nquries: {}\n")
@@ -230,7 +230,7 @@ def test_what_is_wrong_with_the_file_is_said_when_it_is_opened(tmp_path: Path) -
     assert caught.value.problems
 
 
-def test_a_closed_object_and_a_wrong_session_are_refused(folder: Path) -> None:
+def test_a_closed_workload_and_an_invalid_session_are_refused(folder: Path) -> None:
     with impctl.open(folder / "w.yaml") as opened:
         pass
     with refused(UsageError, "workload_closed"):
@@ -239,20 +239,20 @@ def test_a_closed_object_and_a_wrong_session_are_refused(folder: Path) -> None:
         impctl.open(folder / "w.yaml", spark="local[2]")  # type: ignore[arg-type]
 
 
-def test_progress_is_told_and_nothing_printed(
+def test_progress_is_reported_and_nothing_printed(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[tuple[str, int, int]] = []
-    opened = impctl.open(folder / "w.yaml", progress=lambda *step: told.append(step))
+    reported: list[tuple[str, int, int]] = []
+    opened = impctl.open(folder / "w.yaml", progress=lambda *step: reported.append(step))
     opened.capture("q")
     append(folder, 5)
     opened.maintain("q")
-    assert told
-    assert all(isinstance(line, str) and done <= total for line, done, total in told)
+    assert reported
+    assert all(isinstance(line, str) and number <= total for line, number, total in reported)
     assert capfd.readouterr() == ("", "")
 
 
-def test_importing_costs_nothing_and_work_without_spark_imports_no_pyspark(folder: Path) -> None:
+def test_imports_are_lazy(folder: Path) -> None:
     program = (
         "import sys, impctl\n"
         "before = {name for name in sys.modules if name.startswith('impctl')}\n"
@@ -266,14 +266,14 @@ def test_importing_costs_nothing_and_work_without_spark_imports_no_pyspark(folde
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_the_table_is_only_read(folder: Path) -> None:
+def test_the_table_is_not_written(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q")
     opened.maintain("q")
     assert DeltaTable(str(folder / "t")).version() == 0
 
 
-# The tables are so small that no sketch saves anything.
+# The tables are too small for sketches to save anything.
 @pytest.mark.filterwarnings("ignore:the sketch of query:impctl.ImpctlWarning")
 def test_changes_as_arrow_and_in_files(tmp_path: Path) -> None:
     with impctl.open(write_workload(tmp_path, ("plain", "groups"))) as opened:
@@ -286,12 +286,12 @@ def test_changes_as_arrow_and_in_files(tmp_path: Path) -> None:
         changes = opened.changes("plain")
         assert (changes.since, changes.versions, changes.by) == ({"a": 0}, {"a": 1}, "state")
         assert changes.columns == ("_change", "_copies", "s", "d")
-        now = answer_at(tmp_path, "plain", {"a": 1})
-        assert applied(before, changes.to_arrow()) == now
+        current = answer_at(tmp_path, "plain", {"a": 1})
+        assert applied(before, changes.to_arrow()) == current
         assert opened.changes("plain", since=0).row_count == changes.row_count
-        done = opened.maintain(changes=tmp_path / "out")
-        (path,) = done[0].change_files
-        assert applied(before, pq.read_table(path)) == now
+        results = opened.maintain(changes=tmp_path / "out")
+        (path,) = results[0].change_files
+        assert applied(before, pq.read_table(path)) == current
         assert opened.changes("plain").row_count == 0
         # A call without a folder writes nothing.
         grow(tmp_path)
@@ -299,7 +299,7 @@ def test_changes_as_arrow_and_in_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the sketch of query:impctl.ImpctlWarning")
-def test_an_answer_that_is_not_kept(tmp_path: Path) -> None:
+def test_changes_need_a_materialized_result(tmp_path: Path) -> None:
     file = write_workload(tmp_path, ("plain",))
     file.write_text(file.read_text().replace("answer: true", "answer: false"))
     with impctl.open(file) as opened:
@@ -337,11 +337,11 @@ def test_every_name_is_documented() -> None:
         assert f"`impctl.{name}`" in page
 
 
-def test_every_error_is_in_the_tree() -> None:
-    drawn = str(errors.__doc__)
+def test_every_error_is_in_the_docstring() -> None:
+    docstring = str(errors.__doc__)
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, errors.ImpctlError | Warning):
-            assert name in drawn, name
+            assert name in docstring, name
 
 
 TRIGGERS = {
@@ -356,19 +356,19 @@ TRIGGERS = {
 
 
 @pytest.fixture
-def timed(made_once: MadeOnce) -> Path:
-    """The workload with a query per trigger, captured but for those of `q`, `many` and `none`."""
-    return made_once.folder("triggers", capture) / "w.yaml"
+def trigger_workload(made_once: MadeOnce) -> Path:
+    """A workload with a captured query per trigger; `q`, `many` and `none` are not captured."""
+    return made_once.folder("triggers", write_and_capture) / "w.yaml"
 
 
-def capture(folder: Path) -> None:
+def write_and_capture(folder: Path) -> None:
     write_folder(folder)
     file = folder / "w.yaml"
     head, _, tail = file.read_text().partition("store: .impctl")
     queries = "".join(
-        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + at}", '
-        f"sketch: {{t: g}}, policy: incremental, trigger: {said}}}\n"
-        for at, (name, said) in enumerate(TRIGGERS.items())
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + number}", '
+        f"sketch: {{t: g}}, policy: incremental, trigger: {trigger}}}\n"
+        for number, (name, trigger) in enumerate(TRIGGERS.items())
     )
     file.write_text(f"{head}{queries}store: .impctl{tail}")
     with impctl.open(file) as opened:
@@ -376,110 +376,112 @@ def capture(folder: Path) -> None:
 
 
 @pytest.fixture
-def opened(timed: Path) -> Iterator[impctl.OpenWorkload]:
-    with impctl.open(timed) as result:
+def opened(trigger_workload: Path) -> Iterator[impctl.OpenWorkload]:
+    with impctl.open(trigger_workload) as result:
         yield result
 
 
 @pytest.fixture
-def cli(timed: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys, timed)
+def cli(trigger_workload: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys, trigger_workload)
 
 
 def append_rows(file: Path, rows: int) -> None:
     write_deltalake(str(file.parent / "t"), ROWS.slice(0, rows), mode="append")
 
 
-def at(monkeypatch: pytest.MonkeyPatch, opened: impctl.OpenWorkload, seconds: float) -> None:
-    """Have the clock of later calls stand so long after the latest commit."""
+def set_clock(monkeypatch: pytest.MonkeyPatch, opened: impctl.OpenWorkload, seconds: float) -> None:
+    """Set the time of later calls to `seconds` after the latest commit."""
     (due,) = opened.plan("bound", due=True)
     assert due.oldest_at is not None
-    moment = due.oldest_at + timedelta(seconds=seconds)
-    monkeypatch.setenv("IMPCTL_NOW", moment.strftime("%Y-%m-%dT%H:%M:%S+00:00"))
+    time = due.oldest_at + timedelta(seconds=seconds)
+    monkeypatch.setenv("IMPCTL_NOW", time.strftime("%Y-%m-%dT%H:%M:%S+00:00"))
 
 
-def done(results: tuple[impctl.MaintainResult, ...]) -> set[str]:
+def maintained(results: tuple[impctl.MaintainResult, ...]) -> set[str]:
     return {result.query for result in results if result.action != "none"}
 
 
-def test_what_is_due_or_of_a_point_is_maintained(opened: impctl.OpenWorkload, timed: Path) -> None:
-    append_rows(timed, 3)
-    maintain = opened.maintain(*TRIGGERS, due=True)
-    assert [result.query for result in maintain] == list(TRIGGERS)
-    assert done(maintain) == {"commit"}
-    # Looked at again after two hours only, its bound is over by then.
+def test_due_queries_and_points_are_maintained(
+    opened: impctl.OpenWorkload, trigger_workload: Path
+) -> None:
+    append_rows(trigger_workload, 3)
+    results = opened.maintain(*TRIGGERS, due=True)
+    assert [result.query for result in results] == list(TRIGGERS)
+    assert maintained(results) == {"commit"}
+    # With the next check in two hours, its bound would be exceeded.
     for interval in ("2h", 7_200):
         with pytest.warns(ImpctlWarning, match="fresh_impossible"):
             late = opened.maintain("bound", due=True, interval=interval, dry_run=True)
-        assert done(late) == {"bound"}
-    maintain = opened.maintain(point="nightly")
-    assert [result.query for result in maintain] == ["nightly", "night_too"]
-    assert done(maintain) == {"nightly", "night_too"}
-    assert done(opened.maintain(point="nightly")) == set()
+        assert maintained(late) == {"bound"}
+    results = opened.maintain(point="nightly")
+    assert [result.query for result in results] == ["nightly", "night_too"]
+    assert maintained(results) == {"nightly", "night_too"}
+    assert maintained(opened.maintain(point="nightly")) == set()
 
 
 @pytest.mark.slow
-def test_values_are_those_of_the_command_line(
-    opened: impctl.OpenWorkload, timed: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+def test_plans_equal_those_of_the_command_line(
+    opened: impctl.OpenWorkload, trigger_workload: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append_rows(timed, 5)
-    at(monkeypatch, opened, 30.0)
+    append_rows(trigger_workload, 5)
+    set_clock(monkeypatch, opened, 30.0)
     due = opened.plan(*TRIGGERS, due=True)
     assert {entry.query for entry in due if entry.due} == {"commit", "five"}
-    words = [word for name in TRIGGERS for word in ("--query", name)]
-    assert to_json(due) == cli.good("plan", "--due", *words).results
+    options = [word for name in TRIGGERS for word in ("--query", name)]
+    assert to_json(due) == cli.good("plan", "--due", *options).results
     late = opened.plan("bound", due=True, interval="1h")
-    assert to_json(late) == cli.good("plan", "--due", "--interval", "1h", *words[2:4]).results
+    assert to_json(late) == cli.good("plan", "--due", "--interval", "1h", *options[2:4]).results
     assert late[0].due
-    # Forecasts and dues of an ordinary plan are the same, too.
+    # Forecasts and due times of an ordinary plan are the same too.
     plans = opened.plan(*TRIGGERS)
-    assert to_json(plans) == cli.good("plan", *words).results
+    assert to_json(plans) == cli.good("plan", *options).results
     assert {plan.query for plan in plans if plan.action == "exact"} == set(TRIGGERS)
 
 
-def test_a_plan_is_strict_where_it_is_asked_to_be(opened: impctl.OpenWorkload, timed: Path) -> None:
-    text = timed.read_text()
-    more = '  no_sketch: {sql: "SELECT * FROM t TABLESAMPLE (5 ROWS)"}\nstore: .impctl'
-    timed.write_text(text.replace("store: .impctl", more))
+def test_a_strict_plan_raises_errors(opened: impctl.OpenWorkload, trigger_workload: Path) -> None:
+    text = trigger_workload.read_text()
+    added = '  no_sketch: {sql: "SELECT * FROM t TABLESAMPLE (5 ROWS)"}\nstore: .impctl'
+    trigger_workload.write_text(text.replace("store: .impctl", added))
     (result,) = opened.plan("no_sketch")
     assert (result.action, result.versions) == ("refused", {})
     with refused(ImpctlError, result.reason_code):
         opened.plan("no_sketch", strict=True)
 
 
-def simulated(simulate_result: impctl.SimulateResult) -> Any:
-    """As JSON, without what goes by the time of the call."""
-    told: Any = to_json(simulate_result)
-    return {name: value for name, value in told.items() if name != "until"}
+def stable_json(result: impctl.SimulateResult) -> Any:
+    """The result as JSON, without the value that depends on the time of the call."""
+    document: Any = to_json(result)
+    return {name: value for name, value in document.items() if name != "until"}
 
 
-def test_simulated_settings_are_those_of_the_command_line(
-    opened: impctl.OpenWorkload, timed: Path, cli: Cli
+def test_simulations_equal_those_of_the_command_line(
+    opened: impctl.OpenWorkload, trigger_workload: Path, cli: Cli
 ) -> None:
-    append_rows(timed, 3)
+    append_rows(trigger_workload, 3)
     with pytest.warns(ImpctlWarning, match="figures are rough"):
-        simulate = opened.simulate(
+        result = opened.simulate(
             "five", disk=["0", "all"], trigger="fresh_within: 10m", interval=30
         )
-    assert [one.trigger for one in simulate.settings] == [None, *["fresh_within 10m"] * 2]
-    assert simulate.look_s == 30.0
-    words = ["--query", "five", "--disk", "0,all"]
-    words += ["--trigger", "fresh_within: 10m", "--interval", "30s"]
-    told = cli.one("simulate", *words)
-    by_time = {"until", "settings", "recorded"}
-    same = {name: value for name, value in told.items() if name not in by_time}
-    assert {name: simulated(simulate)[name] for name in same} == same
-    assert [one["setting"] for one in told["settings"]] == [
-        one.setting for one in simulate.settings
+    assert [setting.trigger for setting in result.settings] == [None, *["fresh_within 10m"] * 2]
+    assert result.look_s == 30.0
+    options = ["--query", "five", "--disk", "0,all"]
+    options += ["--trigger", "fresh_within: 10m", "--interval", "30s"]
+    document = cli.one("simulate", *options)
+    skipped = {"until", "settings", "recorded"}
+    same = {name: value for name, value in document.items() if name not in skipped}
+    assert {name: stable_json(result)[name] for name in same} == same
+    assert [setting["setting"] for setting in document["settings"]] == [
+        setting.setting for setting in result.settings
     ]
     with pytest.warns(ImpctlWarning) as warned:
         short = opened.simulate("five", since="30d")
-    assert any("figures are rough" in str(one.message) for one in warned)
+    assert any("figures are rough" in str(warning.message) for warning in warned)
     assert short.rows == 3
     assert warned[0].filename == __file__
 
 
-WRONG: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]] = {
+INVALID_CALLS: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]] = {
     "two": (lambda o: o.maintain(due=True, point="noon"), "maintain", ["--due", "--point", "noon"]),
     "named": (lambda o: o.maintain("q", point="noon"), "maintain", ["--point=noon", "--query=q"]),
     "alone": (lambda o: o.maintain(interval="1m"), "maintain", ["--interval", "1m"]),
@@ -496,14 +498,14 @@ WRONG: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]]
 }
 
 
-def test_errors_are_those_of_the_command_line(opened: impctl.OpenWorkload, cli: Cli) -> None:
-    for name, (call, command, words) in WRONG.items():
-        ran = cli(command, *words)
+def test_errors_equal_those_of_the_command_line(opened: impctl.OpenWorkload, cli: Cli) -> None:
+    for name, (call, command, options) in INVALID_CALLS.items():
+        ran = cli(command, *options)
         with pytest.raises(ImpctlError) as caught:
             call(opened)
         error = caught.value
-        told = {"code": error.code, "message": error.message, "hint": error.hint}
-        assert told == {part: ran.error[part] for part in told}, name
+        expected = {"code": error.code, "message": error.message, "hint": error.hint}
+        assert expected == {part: ran.error[part] for part in expected}, name
         assert to_json(error.location) == ran.error.get("location"), name
         assert ran.code == error.exit_code == 2, name
 
@@ -519,7 +521,7 @@ def test_errors_are_those_of_the_command_line(opened: impctl.OpenWorkload, cli: 
         lambda o: o.simulate(disk=5),
     ],
 )
-def test_what_is_no_duration_or_text_is_refused(
+def test_invalid_arguments_are_refused(
     opened: impctl.OpenWorkload, call: Callable[[Any], object]
 ) -> None:
     with pytest.raises(UsageError, match="Argument `") as caught:
@@ -527,18 +529,18 @@ def test_what_is_no_duration_or_text_is_refused(
     assert caught.value.hint
 
 
-def test_one_query_of_a_point_raises_its_own_error(
-    opened: impctl.OpenWorkload, timed: Path
+def test_an_error_of_the_only_query_of_a_point(
+    opened: impctl.OpenWorkload, trigger_workload: Path
 ) -> None:
     write_deltalake(
-        str(timed.parent / "t"),
+        str(trigger_workload.parent / "t"),
         pa.table({"g": [1], "note": ["z"]}, schema=ROWS.schema.remove(1)),
         mode="overwrite",
         schema_mode="overwrite",
     )
-    with pytest.raises(ImpctlError) as alone:
+    with pytest.raises(ImpctlError) as single:
         opened.maintain(point="noon")
-    assert not isinstance(alone.value, QueriesFailedError)
+    assert not isinstance(single.value, QueriesFailedError)
     with pytest.raises(QueriesFailedError, match="2 of 2 queries") as several:
         opened.maintain(point="nightly")
     assert set(several.value.failures) == {"nightly", "night_too"}

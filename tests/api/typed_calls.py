@@ -1,4 +1,4 @@
-"""Calls as users write them: never run, but read by `make type`, which fails if a type differs."""
+"""Calls as users write them, checked by `make type` and never run."""
 
 from typing import assert_type
 

@@ -659,7 +659,7 @@ def random_columns(rng: random.Random) -> list[TextColumn]:
 
 
 @pytest.mark.slow
-def test_tables_look_like_rich_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_equal_those_of_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, count = random.Random(7), 0
     for _ in range(400):
         columns = random_columns(rng)

@@ -444,7 +444,7 @@ def pretend_spark_wrote(workspace: Workspace) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_spark", [True, False])
-def test_files_of_the_sketch_s_version_are_deleted(workspace: Workspace, by_spark: bool) -> None:
+def test_files_of_the_sketched_version_are_deleted(workspace: Workspace, by_spark: bool) -> None:
     """Spark's change feed is enough; for deltalake's copied rows the files are needed too."""
     two_changes(workspace)
     if by_spark:

@@ -90,7 +90,7 @@ def test_all_queries_are_supported():
 
 @pytest.mark.spark
 @pytest.mark.parametrize("sql", quarter_then_rest(QUERIES))
-def test_a_rendered_plan_gives_the_query_s_rows(spark, frames, sql):
+def test_a_rendered_plan_gives_the_same_rows(spark, frames, sql):
     """Before and after the rules."""
     expected = run_sql(spark, sql, frames)
     plan = parse_query(sql, CATALOG).root
@@ -102,7 +102,7 @@ def test_a_rendered_plan_gives_the_query_s_rows(spark, frames, sql):
         assert [column.type for column in answer.columns] == [c.type for c in expected.columns]
 
 
-def test_rendered_names_ignore_the_user_s_names():
+def test_rendered_names_ignore_user_names():
     root = parse_query("SELECT `group name` AS `x y` FROM t", CATALOG).root
     text = render_plan(root, {"t#1": "v"})
     assert text.count("group name") == 1

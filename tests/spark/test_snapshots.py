@@ -256,7 +256,7 @@ def test_hidden_file_is_refused(spark, tmp_path):
         snapshot_frame(spark, snapshot, files=[hidden])
 
 
-def test_old_dates_ignore_the_session_s_rebase_mode(spark, tmp_path):
+def test_old_dates_ignore_the_rebase_mode_of_the_session(spark, tmp_path):
     """For files without Spark's marker, `LEGACY` would read days in another calendar."""
     days = -719162
     columns = {

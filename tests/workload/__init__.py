@@ -1,1 +1,1 @@
-"""Tests of the workload file; a package, since other rooms have test files of the same name."""
+"""Tests of the workload file; a package, since other folders have test files of the same name."""

@@ -23,7 +23,7 @@ queries: {q: {sql: SELECT 1}}
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """Loads text as a workload file in a folder of its own."""
+    """Loads text as a workload file in a temporary folder."""
 
     def load_text(text: str, env: Mapping[str, str] | None = None) -> Workload:
         path = tmp_path / "w.yaml"
@@ -40,7 +40,7 @@ def problems(load: Load) -> Problems:
     def problems_of(text: str, env: Mapping[str, str] | None = None) -> list[str]:
         with pytest.raises(WorkloadError) as caught:
             load(text, env)
-        assert caught.value.problems, "an error without problems tells nothing"
+        assert caught.value.problems, "the error lists no problems"
         assert all(p.hint and p.location for p in caught.value.problems)
         return [
             f"{p.location.line}:{p.location.column} {p.message} | {p.hint}"
@@ -53,7 +53,7 @@ def problems(load: Load) -> Problems:
 
 @pytest.fixture
 def extra_problems(problems: Problems) -> Problems:
-    """The problems of a section put behind a sound head; lines count from the section."""
+    """The problems of a section after a valid head; lines are counted from the section."""
 
     def problems_of(section: str, env: Mapping[str, str] | None = None) -> list[str]:
         skipped = HEAD.count("\n")
@@ -68,7 +68,7 @@ def extra_problems(problems: Problems) -> Problems:
 
 @pytest.fixture
 def load_extra(load: Load) -> Load:
-    """Loads a section put behind a sound head."""
+    """Loads a section after a valid head."""
 
     def load_section(section: str, env: Mapping[str, str] | None = None) -> Workload:
         return load(HEAD + section, env)

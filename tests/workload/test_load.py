@@ -1,4 +1,4 @@
-"""Whole files: what comes out, everything wrong is told at once; the JSON Schema agrees."""
+"""Whole files: loaded values, the list of all problems, and agreement with the JSON Schema."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.fuzz.test_fuzz import changed
 from tests.support.random_cases import FEW, random_cases
 from tests.workload.conftest import HEAD, Load, Problems
 
-DESIGN = """\
+DOCUMENTED = """\
 version: 1
 name: sales
 tables:
@@ -67,7 +67,7 @@ spark: {master: "local[*]", conf: {spark.driver.memory: 4g}}
 
 
 def test_the_documented_file(load: Load, tmp_path: Path) -> None:
-    workload = load(DESIGN)
+    workload = load(DOCUMENTED)
     assert workload.name == "sales"
     assert workload.file == str(tmp_path / "w.yaml")
     assert workload.tables["sales"].path == str(tmp_path / "data" / "sales")
@@ -79,7 +79,7 @@ def test_the_documented_file(load: Load, tmp_path: Path) -> None:
     assert list(workload.queries) == ["q_top"]
 
 
-def test_what_may_be_left_out(load: Load, tmp_path: Path) -> None:
+def test_optional_keys_have_defaults(load: Load, tmp_path: Path) -> None:
     workload = load("version: 1\ntables: {t: {path: /x}}\nqueries: {q: {sql: SELECT 1}}\n")
     query = workload.queries["q"]
     assert workload.name == "w"
@@ -91,7 +91,7 @@ def test_what_may_be_left_out(load: Load, tmp_path: Path) -> None:
     assert (empty.updates, empty.partitions) == ((), ())
 
 
-def test_every_problem_is_told_at_once_in_file_order(problems: Problems) -> None:
+def test_all_problems_are_reported_in_file_order(problems: Problems) -> None:
     result = problems(
         "version: 2\n"
         "tables: {sales: {path: 3}, Sales: {}}\n"
@@ -126,7 +126,7 @@ def test_every_problem_is_told_at_once_in_file_order(problems: Problems) -> None
     ]
 
 
-def test_the_error_itself_has_the_first_place_and_the_count(load: Load) -> None:
+def test_the_error_has_the_first_location_and_a_count(load: Load) -> None:
     with pytest.raises(WorkloadError) as caught:
         load(HEAD + "a: 1\nb: 2\n")
     assert "w.yaml` has 2 problems" in caught.value.message
@@ -148,7 +148,7 @@ ONE_PROBLEM: list[tuple[str, str]] = [
         for version in ("2", "'1'", "1.0", "true")
     ),
     (HEAD.replace(": 1", ": []", 1), "1:10 `version` must be the number 1, not a list"),
-    # A table that is missing is told once and not again with every use.
+    # A missing table is reported once and not for every use.
     (
         "version: 1\nqueries: {q: {sql: SELECT 1, sketch: {t: a}}}\n",
         "1:1 Key `tables` is missing in the workload file",
@@ -176,12 +176,12 @@ ONE_PROBLEM: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("text", "problem"), ONE_PROBLEM)
 def test_one_problem(problems: Problems, text: str, problem: str) -> None:
-    """With its hint or without."""
+    """`problem` may lack the hint."""
     (result,) = problems(text, {"BLANK": " ", "EMPTY": "", "ODD": "a\udcff"})
     assert problem in (result, result.partition(" | ")[0])
 
 
-def test_sections_that_must_not_be_missing_or_empty(problems: Problems) -> None:
+def test_required_sections(problems: Problems) -> None:
     assert [line.split(" | ")[0] for line in problems("name: x\n")] == [
         "1:1 Key `version` is missing in the workload file",
         "1:1 Key `tables` is missing in the workload file",
@@ -198,8 +198,8 @@ def test_sections_that_must_not_be_missing_or_empty(problems: Problems) -> None:
     ]
 
 
-def cases_of(file: Path) -> Iterator[Any]:
-    """The cases of `problems.txt`: what the file says, and what is wrong with it."""
+def problem_cases(file: Path) -> Iterator[Any]:
+    """The cases of `problems.txt`: template, value and expected problem."""
     template = ""
     for line in file.read_text(encoding="utf-8").partition("\n# ")[2].splitlines():
         if line.startswith("    "):
@@ -211,27 +211,27 @@ def cases_of(file: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("template", "written", "says"), [*cases_of(Path(__file__).with_name("problems.txt"))]
+    ("template", "value", "expected"), [*problem_cases(Path(__file__).with_name("problems.txt"))]
 )
-def test_problems(problems: Problems, template: str, written: str, says: str) -> None:
-    result = problems(template.replace("@", written.replace("^", "")))
-    if says.startswith("= "):
-        assert result == [says[2:]]
+def test_problems(problems: Problems, template: str, value: str, expected: str) -> None:
+    result = problems(template.replace("@", value.replace("^", "")))
+    if expected.startswith("= "):
+        assert result == [expected[2:]]
         return
-    assert (len(result) > 1) == says.startswith("+ ")
-    parts = says.removeprefix("+ ").split(" | ")
+    assert (len(result) > 1) == expected.startswith("+ ")
+    parts = expected.removeprefix("+ ").split(" | ")
     (problem,) = [line for line in result if all(part in line for part in parts)]
-    if "^" in written:
-        before = template.replace("@", written).partition("^")[0].split("\n")
-        assert problem.startswith(f"{len(before)}:{len(before[-1]) + 1} ")
+    if "^" in value:
+        preceding = template.replace("@", value).partition("^")[0].split("\n")
+        assert problem.startswith(f"{len(preceding)}:{len(preceding[-1]) + 1} ")
 
 
-def test_good_names_of_tables(load: Load) -> None:
+def test_valid_names_of_tables(load: Load) -> None:
     for name in ("t", "_t", "T1", "a" * 128):
         assert name in load(HEAD.replace("sales", name)).tables
 
 
-def test_keys_are_text_as_written(load: Load) -> None:
+def test_keys_of_rows_are_text(load: Load) -> None:
     rows = "[{on: 1, 2: 2, null: 3, 2022-01-01: 4}]"
     text = f"updates: [{{name: u, insert: {{table: sales, rows: {rows}}}}}]"
     update = load(HEAD + text).updates[0]
@@ -254,16 +254,14 @@ def test_anchors_and_merges(load: Load) -> None:
     assert workload.queries["r"].sql == "SELECT 1"
 
 
-def test_what_quotes_or_a_variable_make_text(load: Load) -> None:
+def test_quotes_and_variables_make_text(load: Load) -> None:
     assert load(HEAD + "name: ${N}\n", {"N": "12"}).name == "12"
-    for written in ('"12"', "!!str 12"):
-        assert load(f"{HEAD}name: {written}\n").name == "12"
+    for text in ('"12"', "!!str 12"):
+        assert load(f"{HEAD}name: {text}\n").name == "12"
     assert load(HEAD + "name: 2022-01-01\n").name == "2022-01-01"
 
 
-def test_a_value_cannot_break_the_structure_or_show_in_a_message(
-    load: Load, problems: Problems
-) -> None:
+def test_variables_are_neither_parsed_nor_shown(load: Load, problems: Problems) -> None:
     value = "s3cret}\nstore: elsewhere\n# ${OTHER}"
     assert load(HEAD + "name: ${V}\n", {"V": value}).name == value
     sections = (
@@ -279,7 +277,7 @@ def test_a_value_cannot_break_the_structure_or_show_in_a_message(
     assert "s3cret" not in "".join(result)
 
 
-def test_settings_become_text_as_written(load: Load) -> None:
+def test_settings_become_text(load: Load) -> None:
     conf = (
         "spark: {conf: {a: 8, b: FALSE, c: 1.50, d: 007, e: '', f: 4g, g: 2022-01-01, h: ${H}}}\n"
     )
@@ -305,35 +303,35 @@ def test_settings_without_a_value(problems: Problems) -> None:
     ]
 
 
-def test_secrets_stay_out_of_what_is_printed(load: Load) -> None:
+def test_secrets_are_not_in_the_repr(load: Load) -> None:
     text = HEAD.replace("data/sales}", "data/sales, storage_options: {key: '${K}'}}")
     workload = load(text + "spark: {conf: {k: '${K}'}}\n", {"K": "s3cret"})
     assert workload.tables["sales"].storage_options == {"key": "s3cret"}
     assert "s3cret" not in repr(workload)
 
 
-def test_strange_keys_are_shown_printable_and_short(problems: Problems) -> None:
+def test_unusual_keys_are_escaped_and_shortened(problems: Problems) -> None:
     result = problems(HEAD + '"\\e[31m\\n": 1\n' + f"{'k' * 500}: 1\n")
     assert "`\\x1b[31m\\n`" in result[0]
     assert f"`{'k' * 77}...`" in result[1]
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files(tmp_path: Path) -> None:
     def code_of(path: Path) -> str:
         with pytest.raises(UsageError) as caught:
             load_workload(path, {})
         assert caught.value.hint
         return caught.value.code
 
-    latin = tmp_path / "latin.yaml"
-    latin.write_bytes(b"version: 1\nname: \xe4\n")
+    latin1 = tmp_path / "latin.yaml"
+    latin1.write_bytes(b"version: 1\nname: \xe4\n")
     large = tmp_path / "large.yaml"
     large.write_bytes(b"#" * (MAX_BYTES + 1))
     assert code_of(tmp_path / "none.yaml") == "workload_not_found"
     assert code_of(tmp_path) == "workload_unreadable"
-    assert code_of(latin / "below") == "workload_unreadable"
+    assert code_of(latin1 / "below") == "workload_unreadable"
     assert code_of(tmp_path / "a\0b") == "workload_unreadable"
-    assert code_of(latin) == "workload_encoding"
+    assert code_of(latin1) == "workload_encoding"
     assert code_of(large) == "workload_too_large"
     assert code_of(Path("/dev/zero")) == "workload_too_large"
 
@@ -368,21 +366,21 @@ def test_a_spark_profile(tmp_path: Path) -> None:
     assert caught.value.problems[0].hint == "did you mean `conf`?"
 
 
-def test_a_query_given_as_the_file_is_told_from_a_wrong_path(
+def test_a_query_name_as_the_file_gets_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError) as there_is_none:
+    with pytest.raises(UsageError) as without_default:
         load_workload(Path("best_days"), {})
     (tmp_path / "impctl.yaml").write_text("version: 1\n")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as with_default:
         load_workload(Path("best_days"), {})
-    assert "--query best_days" in str(caught.value.hint)
-    assert "--query" not in str(there_is_none.value.hint)
+    assert "--query best_days" in str(with_default.value.hint)
+    assert "--query" not in str(without_default.value.hint)
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("path", "expected"),
     [
         ("data/sales", "/base/data/sales"),
         ("./data//sales/", "/base/data/sales"),
@@ -395,8 +393,8 @@ def test_a_query_given_as_the_file_is_told_from_a_wrong_path(
         ("a b/ü", "/base/a b/ü"),
     ],
 )
-def test_relative_paths_start_at_the_file_and_uris_pass(written: str, expected: str) -> None:
-    assert resolve_path(Path("/base"), written) == expected
+def test_relative_paths_start_at_the_file(path: str, expected: str) -> None:
+    assert resolve_path(Path("/base"), path) == expected
 
 
 def test_the_working_directory_does_not_matter(
@@ -408,10 +406,10 @@ def test_the_working_directory_does_not_matter(
     monkeypatch.chdir(tmp_path)
     relative = load_workload(Path("flows/w.yaml"), {})
     monkeypatch.chdir(folder)
-    near = load_workload(Path("w.yaml"), {})
-    assert relative.tables["sales"].path == near.tables["sales"].path
+    local = load_workload(Path("w.yaml"), {})
+    assert relative.tables["sales"].path == local.tables["sales"].path
     assert relative.tables["sales"].path == str(folder / "data" / "sales")
-    assert relative.store == near.store == str(folder / ".impctl")
+    assert relative.store == local.store == str(folder / ".impctl")
     assert relative.file == "flows/w.yaml"
 
 
@@ -422,12 +420,12 @@ def test_a_path_from_a_variable(load: Load, problems: Problems) -> None:
     assert "control character" in problems(text, {"ROOT": "a\nb"})[0]
 
 
-@pytest.mark.parametrize("written", ["kept", "/abs/kept", "odd:name", "a/b:c/d", "c:/drive"])
-def test_a_folder_is_no_uri(written: str) -> None:
-    assert store_path_problem(written) is None
+@pytest.mark.parametrize("path", ["kept", "/abs/kept", "odd:name", "a/b:c/d", "c:/drive"])
+def test_unusual_store_folders_are_accepted(path: str) -> None:
+    assert store_path_problem(path) is None
 
 
-def test_a_store_may_come_from_a_variable_and_is_refused_then_too(load: Load) -> None:
+def test_a_store_uri_from_a_variable_is_refused(load: Load) -> None:
     with pytest.raises(WorkloadError, match="problem"):
         load(HEAD + "store: ${KEPT}/x\n", {"KEPT": "s3://b"})
 
@@ -438,15 +436,15 @@ PROFILES = sorted((ROOT / "configs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.name)
-def test_every_workload_loads_without_any_variable(path: Path) -> None:
+def test_every_workload_loads_without_variables(path: Path) -> None:
     workload = load_workload(path, {})
     assert workload.name == path.stem
     assert path.read_text().startswith("# "), "a comment says what it exercises"
     for table in workload.tables.values():
         assert table.path == str(ROOT / "demo" / table.name)
-    elsewhere = load_workload(path, {"IMPCTL_DATA": "/data"})
-    assert [table.path for table in elsewhere.tables.values()] == [
-        f"/data/{name}" for name in elsewhere.tables
+    relocated = load_workload(path, {"IMPCTL_DATA": "/data"})
+    assert [table.path for table in relocated.tables.values()] == [
+        f"/data/{name}" for name in relocated.tables
     ]
     assert Path(workload.store) == ROOT / "workloads" / ".impctl" / path.stem
     candidates = {(spec.table, spec.column) for spec in workload.partitions}
@@ -454,7 +452,7 @@ def test_every_workload_loads_without_any_variable(path: Path) -> None:
         assert set(query.sketch.items()) <= candidates
 
 
-def test_the_workloads_are_there() -> None:
+def test_the_list_of_workloads() -> None:
     names = ["crimes", "joins", "orders", "running-example", "synthetic", "tpch"]
     assert [path.stem for path in WORKLOADS] == names
 
@@ -475,14 +473,14 @@ def test_the_running_example_is_the_documented_one() -> None:
     assert (rise.assignments, rise.where) == ({"price": "price * 1.1"}, "brand = 'Dell'")
 
 
-def test_limits_of_the_synthetic_workload_follow_a_variable() -> None:
+def test_a_variable_sets_limits_of_the_synthetic_workload() -> None:
     path = ROOT / "workloads" / "synthetic.yaml"
     assert "< 1600" in load_workload(path, {}).queries["q_avg"].sql
     assert "< 17" in load_workload(path, {"SYNTHETIC_LIMIT": "17"}).queries["q_avg"].sql
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
-def test_every_profile_loads_and_keeps_the_rules_results_rest_on(path: Path) -> None:
+def test_every_profile_keeps_settings_that_results_depend_on(path: Path) -> None:
     profile = load_spark_profile(path, {"IMPCTL_SPARK_MEMORY": "3g"})
     assert profile.master is not None
     assert profile.conf["spark.driver.memory"] == "3g"
@@ -495,34 +493,34 @@ def test_the_demo_of_init_has_the_queries_of_make_demo() -> None:
     shipped = load_workload(ROOT / "workloads" / "orders.yaml", {})
     assert tuple(demo.queries) == tuple(shipped.queries) == DEMO_QUERIES
     for name in DEMO_QUERIES:
-        one, other = demo.queries[name], shipped.queries[name]
-        assert (one.sql, one.answer) == (other.sql, other.answer)
+        query, expected = demo.queries[name], shipped.queries[name]
+        assert (query.sql, query.answer) == (expected.sql, expected.answer)
 
 
-RICH = (
-    DESIGN.replace("data/sales}", "${A:-data}/sales, storage_options: &o {k: v}}")
+VARIED = (
+    DOCUMENTED.replace("data/sales}", "${A:-data}/sales, storage_options: &o {k: v}}")
     .replace("{path: ${A:-data}", '{path: "${A:-data}"')
     .replace('"${A:-data}"/sales', '"${A:-data}/sales"')
 )
 
 
-SIGNS = (
+INSERTIONS = (
     *("\0", "\x85", "\u2028", "\ufeff", "\r", "😀", "$$", "\\ud800", "\\U00110000"),
     *("!!str ", "!!python/name:os.system ", "&o ", "*o", "<<: *o", "? ", "---\n", "...\n", "1e999"),
 )
-"""Where YAML has rules of its own; `changed` brings others in."""
+"""Text with a special meaning in YAML; `changed` inserts more."""
 
 
 def damaged(cases: Iterable[int]) -> Iterator[str]:
-    """A sound file with other values, keys, lines or characters, by seed."""
+    """A valid file with other values, keys, lines or characters, by seed."""
     for seed in cases:
-        yield changed(seed, RICH).encode("utf-8", "replace").decode()
-        at = Random(seed).randrange(len(RICH))
-        yield RICH[:at] + SIGNS[seed % len(SIGNS)] + RICH[at:]
+        yield changed(seed, VARIED).encode("utf-8", "replace").decode()
+        index = Random(seed).randrange(len(VARIED))
+        yield VARIED[:index] + INSERTIONS[seed % len(INSERTIONS)] + VARIED[index:]
 
 
 def load_or_refuse(path: Path, data: bytes) -> Workload | None:
-    """The workload, or None after checking that the refusal is one a user can act on."""
+    """The workload, or None if it was refused with a hint and valid locations."""
     path.write_bytes(data)
     workload: Workload | None = None
     refusal: UsageError | None = None
@@ -544,8 +542,8 @@ def load_or_refuse(path: Path, data: bytes) -> Workload | None:
 
 
 @pytest.mark.timeout(60)
-def test_the_text_to_damage_is_sound(tmp_path: Path) -> None:
-    assert load_or_refuse(tmp_path / "w.yaml", RICH.encode()) is not None
+def test_the_text_to_damage_is_valid(tmp_path: Path) -> None:
+    assert load_or_refuse(tmp_path / "w.yaml", VARIED.encode()) is not None
 
 
 @pytest.mark.slow
@@ -555,42 +553,40 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, cases: list[int]) -> 
         workload = load_or_refuse(tmp_path / "w.yaml", text.encode())
         for query in workload.queries.values() if workload is not None else ():
             for line, column in product((-1, 0, 1, 5), (-1, 0, 7, 90)):
-                place = sql_location(query, line, column)
-                assert place.line >= 1
-                assert place.column >= 1
+                location = sql_location(query, line, column)
+                assert location.line >= 1
+                assert location.column >= 1
 
 
 BLOCKS = "a: |\r\n  x\r\n  é😀\r\nb: >-\n  c\n\n  d\n'e': \"f\\\n  g\"\n"
 
 
-def shape(node: yaml.Node) -> object:
-    """What of a composed node the rest of the room looks at; an empty scalar's place apart."""
+def summary(node: yaml.Node) -> object:
+    """The parts of a composed node that the loader uses, without positions of empty scalars."""
     if isinstance(node, yaml.ScalarNode):
-        place = (node.start_mark.index, node.end_mark.index, node.start_mark.line)
-        return node.tag, node.value, node.style, place if node.value else None
+        position = (node.start_mark.index, node.end_mark.index, node.start_mark.line)
+        return node.tag, node.value, node.style, position if node.value else None
     if isinstance(node, yaml.MappingNode):
-        parts = [shape(part) for pair in node.value for part in pair]
+        parts = [summary(part) for pair in node.value for part in pair]
     else:
-        parts = [shape(part) for part in node.value]
+        parts = [summary(part) for part in node.value]
     return node.tag, node.start_mark.index, parts
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
 @random_cases(20, 40, 200)
-def test_the_fast_parser_reads_what_the_other_reads(
-    cases: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_parsers_read_the_same(cases: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     def read(text: str, *, is_fast: bool) -> object:
         monkeypatch.setattr(yaml, "__with_libyaml__", is_fast)
         try:
             root = compose(text)
         except YamlFault as fault:
-            # Syntax is what the two may differ in; bounds are not.
+            # The two may differ in syntax errors, but not in limits.
             return None if "is not valid YAML" in fault.message else fault.message
-        return "empty" if root is None else shape(root)
+        return "empty" if root is None else summary(root)
 
-    for text in (RICH, BLOCKS, *damaged(cases)):
+    for text in (VARIED, BLOCKS, *damaged(cases)):
         fast, plain = read(text, is_fast=True), read(text, is_fast=False)
         assert fast == plain or plain is None, text
 
@@ -602,10 +598,10 @@ def test_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, dat
     load_or_refuse(tmp_path_factory.getbasetemp() / "bytes.yaml", data)
 
 
-DOCUMENT = yaml.safe_load(DESIGN)
+DOCUMENT = yaml.safe_load(DOCUMENTED)
 TYPES = {"string": str, "boolean": bool, "object": dict, "array": list, "null": type(None)}
 
-BEYOND_A_SCHEMA = (
+LOADER_ONLY = (
     "is not declared under",
     "have the same name",
     "are the same column",
@@ -620,13 +616,13 @@ BEYOND_A_SCHEMA = (
     "must be later than",
     "with different `changes`",
 )
-"""What only the loader can find, in a file without variables."""
+"""Problems that only the loader finds, in a file without variables."""
 
 
 def accepts(schema: Any, value: Any) -> bool:
-    """A reference reading of the few keywords the schema uses; an unknown keyword fails."""
+    """A reference validator for the few keywords the schema uses; others fail."""
     unknown = schema.keys() - {*KEYWORDS, "$schema", "$id", "title", "description", "deprecated"}
-    assert not unknown, f"teach this reader {unknown}"
+    assert not unknown, f"unknown keywords: {unknown}"
     return all(KEYWORDS[key](schema, value) for key in schema.keys() & KEYWORDS.keys())
 
 
@@ -707,36 +703,39 @@ KNOWN_KEYS = [
 ]
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     inner = value.items() if isinstance(value, dict) else enumerate(listed(value))
-    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+    return [
+        path,
+        *(inner_path for key, item in inner for inner_path in paths_in(item, (*path, key))),
+    ]
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> Any:
-    """The documented file with up to three places replaced, removed, doubled or added."""
+    """The documented file with up to three values replaced, removed or added."""
     document = deepcopy(DOCUMENT)
     for _ in range(draw(st.integers(0, 3))):
-        place = draw(st.sampled_from(places(document)))
-        if not place:
+        path = draw(st.sampled_from(paths_in(document)))
+        if not path:
             continue
-        holder = document
-        for key in place[:-1]:
-            holder = holder[key]
+        parent = document
+        for key in path[:-1]:
+            parent = parent[key]
         action = draw(st.sampled_from(["replace", "remove", "add"]))
         if action == "replace":
-            holder[place[-1]] = draw(ANYTHING)
+            parent[path[-1]] = draw(ANYTHING)
         elif action == "remove":
-            del holder[place[-1]]
-        elif isinstance(holder, dict):
-            holder[draw(st.sampled_from(KNOWN_KEYS))] = draw(ANYTHING)
+            del parent[path[-1]]
+        elif isinstance(parent, dict):
+            parent[draw(st.sampled_from(KNOWN_KEYS))] = draw(ANYTHING)
         else:
-            holder.append(draw(ANYTHING))
+            parent.append(draw(ANYTHING))
     return document
 
 
 def problems_of(path: Path, document: Any) -> list[str]:
-    # JSON is YAML; written so, text keeps its quotes and nothing else has any.
+    # JSON is YAML, with quotes around text only.
     path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
     try:
         load_workload(path, {"V": "16", "W": "x y"})
@@ -748,28 +747,28 @@ def problems_of(path: Path, document: Any) -> list[str]:
 @pytest.mark.slow
 @FEW
 @given(documents())
-def test_what_the_loader_accepts_the_schema_accepts_and_the_other_way_round(
+def test_loader_and_schema_accept_the_same_documents(
     tmp_path_factory: pytest.TempPathFactory, document: Any
 ) -> None:
     problems = problems_of(tmp_path_factory.getbasetemp() / "schema.yaml", document)
     if not accepts(workload_json_schema(), document):
         assert problems, "the schema refuses what the loader accepts"
     elif "${" not in json.dumps(document):
-        unexpected = [m for m in problems if not any(part in m for part in BEYOND_A_SCHEMA)]
+        unexpected = [m for m in problems if not any(part in m for part in LOADER_ONLY)]
         assert not unexpected, "the schema accepts what the loader refuses"
 
 
-def change(document: Any, path: str, value: Any) -> Any:
-    *way, last = path.split("/")
-    holder = document
-    for key in way:
-        holder = holder[int(key) if isinstance(holder, list) else key]
-    holder[int(last) if isinstance(holder, list) else last] = value
+def with_value(document: Any, path: str, value: Any) -> Any:
+    *parents, last = path.split("/")
+    parent = document
+    for key in parents:
+        parent = parent[int(key) if isinstance(parent, list) else key]
+    parent[int(last) if isinstance(parent, list) else last] = value
     return document
 
 
 ABSORPTION = {"kind": "absorption"}
-FINE: dict[str, list[Any]] = {
+VALID: dict[str, list[Any]] = {
     "name": ["x"],
     "version": [1],
     "tables/t2": [{"path": "x", "storage_options": {"a": 1, "b": True, "c": ""}}],
@@ -793,7 +792,7 @@ FINE: dict[str, list[Any]] = {
     "updates/2/update/set": [{"a": 1, "b": True, "c": "d"}],
     "spark": [{}],
 }
-WRONG: dict[str, list[Any]] = {
+INVALID: dict[str, list[Any]] = {
     "name": [" ", 1],
     "version": [2, True],
     "tables": [{}],
@@ -833,23 +832,25 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("path", "value", "is_fine"),
+    ("path", "value", "is_valid"),
     [
-        (path, value, changes is FINE)
-        for changes in (FINE, WRONG)
+        (path, value, changes is VALID)
+        for changes in (VALID, INVALID)
         for path, values in changes.items()
         for value in values
     ],
 )
-def test_single_changes(tmp_path: Path, path: str, value: Any, is_fine: bool) -> None:
-    document = change(deepcopy(DOCUMENT), path, value)
-    assert accepts(workload_json_schema(), document) is is_fine
-    # Only a plain scalar turns into a number, and JSON has none.
+def test_loader_and_schema_agree_on_single_changes(
+    tmp_path: Path, path: str, value: Any, is_valid: bool
+) -> None:
+    document = with_value(deepcopy(DOCUMENT), path, value)
+    assert accepts(workload_json_schema(), document) is is_valid
+    # Only a plain scalar becomes a number, but JSON quotes the variable.
     if '"${V}"' not in json.dumps(document):
-        assert (problems_of(tmp_path / "w.yaml", document) == []) is is_fine
+        assert (problems_of(tmp_path / "w.yaml", document) == []) is is_valid
 
 
-def test_every_place_of_the_schema_is_described() -> None:
+def test_every_object_of_the_schema_has_a_description() -> None:
     def undescribed(schema: Any, path: str) -> list[str]:
         result = [] if "description" in schema else [path]
         for name, inner in schema.get("properties", {}).items():
@@ -865,7 +866,7 @@ def test_every_place_of_the_schema_is_described() -> None:
     assert undescribed(workload_json_schema(), "") == []
 
 
-def test_each_call_gives_a_document_of_its_own() -> None:
+def test_each_call_returns_a_new_document() -> None:
     workload_json_schema()["type"] = "array"
     assert workload_json_schema()["type"] == "object"
     assert json.loads(json.dumps(workload_json_schema())) == workload_json_schema()
@@ -879,22 +880,24 @@ PROVENANCE = {
 }
 
 
-def test_provenance_is_asked_for_by_a_query_alone(load: Load, problems: Problems) -> None:
+def test_provenance_is_an_option_of_queries_only(load: Load, problems: Problems) -> None:
     plain = load(HEAD).queries["q"]
     assert plain.provenance is None
     for written, (ship, nodes) in PROVENANCE.items():
         text = HEAD.replace("SELECT 1", f"SELECT 1, provenance: {written}")
         assert load(text).queries["q"].provenance == ProvenanceSpec(ship, nodes)
-        # By default are witnesses; absorption needs all derivations.
-        (told,) = problems(text + "defaults: {lineage: witness}\n")
-        assert "write `lineage: all`" in told
-        both = text.replace("SELECT 1", "SELECT 1, lineage: all") + "defaults: {lineage: witness}\n"
-        assert load(both).queries["q"].provenance is not None
-    (told,) = problems(HEAD + "defaults: {provenance: absorption}\n")
-    assert "provenance" in told
+        # The default is witnesses, but absorption needs all derivations.
+        (problem,) = problems(text + "defaults: {lineage: witness}\n")
+        assert "write `lineage: all`" in problem
+        combined = (
+            text.replace("SELECT 1", "SELECT 1, lineage: all") + "defaults: {lineage: witness}\n"
+        )
+        assert load(combined).queries["q"].provenance is not None
+    (problem,) = problems(HEAD + "defaults: {provenance: absorption}\n")
+    assert "provenance" in problem
 
 
-def test_words_and_numbers_are_those_of_the_engine() -> None:
+def test_provenance_defaults_match_the_engine() -> None:
     assert list(map(str, ShipMode)) == list(map(str, absorption.Shipping))
     assert ProvenanceSpec().nodes == absorption.Absorbs().nodes == absorption.NODES
     assert ProvenanceSpec().ship == absorption.Absorbs().ship

@@ -1,4 +1,4 @@
-"""Queries, defaults, updates and triggers: what they say, and every way to write them wrongly."""
+"""Queries, defaults, updates and triggers: loaded values and problems."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.workload.conftest import Load, Problems
 HEAD = "version: 1\ntables: {sales: {path: p}}\nqueries:\n"
 
 
-def test_all_that_a_query_says(load: Load) -> None:
+def test_all_keys_of_a_query(load: Load) -> None:
     query = load(
         HEAD + "  q-1.a: {sql: SELECT 1, sketch: {sales: Total Price}, policy: strict, "
         "maintain: eager}\n"
@@ -43,7 +43,7 @@ def test_all_that_a_query_says(load: Load) -> None:
     assert (query.location.line, query.location.column) == (4, 3)
 
 
-def test_parameters_have_the_types_that_yaml_gives_them(load: Load) -> None:
+def test_parameters_have_yaml_types(load: Load) -> None:
     text = HEAD + (
         "  q: {sql: a, params: {i: -5, m: 0.50, d: 1.0e+2, s: '5', n: no, y: 2024-01-31, "
         "t: 2024-01-31T12:00:00Z, b: true, v: '${V:-x}', w: '${W}'}}\n"
@@ -66,7 +66,7 @@ def test_parameters_have_the_types_that_yaml_gives_them(load: Load) -> None:
     assert load(HEAD + "  q: {sql: a}\n").queries["q"].params == {}
 
 
-def test_sql_is_taken_as_it_stands(load: Load) -> None:
+def test_sql_text_is_not_changed(load: Load) -> None:
     text = HEAD + "  q:\n    sql: |\n      SELECT 'a$$b'  -- ${N:-note}\n        FROM sales\n\n"
     assert load(text).queries["q"].sql == "SELECT 'a$b'  -- note\n  FROM sales\n"
 
@@ -77,7 +77,7 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
     assert "must be one of" in problems(text, {"P": "Full"})[0]
 
 
-def test_good_names(load: Load) -> None:
+def test_valid_names_of_queries(load: Load) -> None:
     names = ["q", "Q_1", "7", "a-b.c", "_x", "a" * 128]
     entries = "".join(f'  "{name}": {{sql: a}}\n' for name in names)
     assert list(load(HEAD + entries).queries) == names
@@ -86,7 +86,7 @@ def test_good_names(load: Load) -> None:
 BARE_HEAD = "version: 1\ntables: {t: {path: a}}\n"
 
 
-def test_queries_have_what_they_do_not_say(load: Load) -> None:
+def test_defaults_of_queries(load: Load) -> None:
     queries = load(
         f"{BARE_HEAD}defaults: {{answer: true, policy: strict, buffer: 7}}\n"
         "queries:\n"
@@ -106,7 +106,7 @@ def test_queries_have_what_they_do_not_say(load: Load) -> None:
     assert queries["d"].lineage is LineageMode.WITNESS
 
 
-def test_what_is_wrong_is_told_once(problems: Problems) -> None:
+def test_problems_of_defaults_are_reported_once(problems: Problems) -> None:
     result = problems(
         f"{BARE_HEAD}defaults: {{answer: maybe, policy: hasty, sql: x, "
         "trigger: {every: 1h, cron: '@daily'}}\n"
@@ -116,8 +116,8 @@ def test_what_is_wrong_is_told_once(problems: Problems) -> None:
     assert all("`defaults" in problem for problem in result)
 
 
-def test_what_is_kept_is_said_once(load: Load, problems: Problems) -> None:
-    """`join` says it too: `state` of the query beside it is an error, a default gives way."""
+def test_state_and_join_are_exclusive(load: Load, problems: Problems) -> None:
+    """A query cannot have both; a query's `join` overrides a default `state`."""
     queries = load(
         f"{BARE_HEAD}defaults: {{state: least}}\n"
         "queries:\n"
@@ -127,10 +127,10 @@ def test_what_is_kept_is_said_once(load: Load, problems: Problems) -> None:
     ).queries
     assert [query.state for query in queries.values()] == [StateKept.LEAST, StateKept.KEEP, None]
     assert queries["c"].join is JoinStrategy.INDEX
-    (told,) = problems(
+    (problem,) = problems(
         f"{BARE_HEAD}defaults: {{join: index}}\nqueries: {{a: {{sql: SELECT 1, state: keep}}}}\n"
     )
-    assert "cannot be combined with `join: index`" in told
+    assert "cannot be combined with `join: index`" in problem
 
 
 def section(action: str) -> str:
@@ -224,12 +224,12 @@ def test_updates_are_a_list(extra_problems: Problems, value: str) -> None:
     assert "`updates` must be a list" in extra_problems(f"updates: {value}\n")[0]
 
 
-def query(trigger: str) -> str:
+def with_trigger(trigger: str) -> str:
     return f"{BARE_HEAD}queries:\n  q: {{sql: SELECT 1, trigger: {trigger}}}\n"
 
 
 @pytest.mark.parametrize(
-    ("said", "trigger"),
+    ("text", "trigger"),
     [
         ("commit", Trigger(alone=SimpleTrigger.COMMIT)),
         ("use", Trigger(alone=SimpleTrigger.USE)),
@@ -247,11 +247,11 @@ def query(trigger: str) -> str:
         ("{cron: '@daily', cheap: false}", Trigger(cron=read_cron("0 0 * * *"))),
     ],
 )
-def test_what_a_trigger_says(load: Load, said: str, trigger: Trigger) -> None:
-    assert load(query(said)).queries["q"].trigger == trigger
+def test_triggers(load: Load, text: str, trigger: Trigger) -> None:
+    assert load(with_trigger(text)).queries["q"].trigger == trigger
 
 
-def test_queries_have_that_of_the_defaults(load: Load) -> None:
+def test_the_default_trigger(load: Load) -> None:
     queries = load(
         f"{BARE_HEAD}defaults: {{trigger: {{fresh_within: 1h}}}}\n"
         "queries:\n"
@@ -259,22 +259,24 @@ def test_queries_have_that_of_the_defaults(load: Load) -> None:
         "  b: {sql: SELECT 1, trigger: commit}\n"
         "  c: {sql: SELECT 1, trigger: {rows: 5}}\n"
     ).queries
-    # A trigger is taken whole: `c` waits for rows alone.
+    # A trigger is not merged with the default: `c` waits only for rows.
     assert [query.trigger for query in queries.values()] == [
         Trigger(fresh_within=3_600.0),
         Trigger(alone=SimpleTrigger.COMMIT),
         Trigger(rows=5),
     ]
-    assert load(query("use").replace(", trigger: use", "")).queries["q"].trigger is None
+    assert load(with_trigger("use").replace(", trigger: use", "")).queries["q"].trigger is None
 
 
-def test_what_comes_from_a_variable(load: Load) -> None:
-    result = load(query('{fresh_within: "${BOUND}", point: "${POINT:-noon}"}'), {"BOUND": "10m"})
+def test_a_trigger_from_variables(load: Load) -> None:
+    result = load(
+        with_trigger('{fresh_within: "${BOUND}", point: "${POINT:-noon}"}'), {"BOUND": "10m"}
+    )
     assert result.queries["q"].trigger == Trigger(fresh_within=600.0, point="noon")
 
 
-def test_several_problems_are_all_told(problems: Problems) -> None:
-    assert len(problems(query("{every: 5, cron: x, timezone: y, cheap: z}"))) == 5
+def test_all_problems_of_a_trigger_are_reported(problems: Problems) -> None:
+    assert len(problems(with_trigger("{every: 5, cron: x, timezone: y, cheap: z}"))) == 5
 
 
 @pytest.mark.parametrize(
@@ -285,29 +287,29 @@ def test_several_problems_are_all_told(problems: Problems) -> None:
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_in(text) == seconds_in(text, needs_unit=True) == seconds
     assert seconds_in(written(seconds)) == seconds
-    if text == "5s":  # of an option
+    if text == "5s":  # options may omit the unit
         assert (seconds_in("5"), seconds_in("5", needs_unit=True)) == (seconds, None)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1s", "1 week", "s", "1e3s", "inf", "nan", "1:30"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     assert seconds_in(text) is None
 
 
 def test_a_trigger_in_words(load: Load) -> None:
-    said = "{fresh_within: 90s, rows: 5, cron: '@daily', timezone: Asia/Tokyo, cheap: true}"
-    trigger = load(query(said)).queries["q"].trigger
+    text = "{fresh_within: 90s, rows: 5, cron: '@daily', timezone: Asia/Tokyo, cheap: true}"
+    trigger = load(with_trigger(text)).queries["q"].trigger
     assert trigger.text == "fresh_within 90s, rows 5, cron 0 0 * * * Asia/Tokyo, cheap"
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "scheduling.md"
 
 
-def test_what_the_page_shows_can_be_read(load: Load) -> None:
-    said = re.findall(r"^\| `([^`]+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    triggers = [text for text in said if not text.startswith(("impctl", "trigger"))]
+def test_triggers_of_the_documentation_are_valid(load: Load) -> None:
+    texts = re.findall(r"^\| `([^`]+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    triggers = [text for text in texts if not text.startswith(("impctl", "trigger"))]
     assert len(triggers) == 7
-    assert all(load(query(text)).queries["q"].trigger is not None for text in triggers)
+    assert all(load(with_trigger(text)).queries["q"].trigger is not None for text in triggers)
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     trigger = load(f"{BARE_HEAD}{block}").queries["q_top"].trigger
     assert trigger == Trigger(fresh_within=600.0, rows=10_000)
@@ -316,8 +318,8 @@ def test_what_the_page_shows_can_be_read(load: Load) -> None:
 def times(text: str, year: int, days: int) -> list[datetime]:
     """The times of a crontab in the first days of a year."""
     start = datetime(year, 1, 1)
-    coming = read_cron(text).after(start - timedelta(seconds=1))
-    return list(takewhile(lambda moment: moment < start + timedelta(days=days), coming))
+    occurrences = read_cron(text).after(start - timedelta(seconds=1))
+    return list(takewhile(lambda time: time < start + timedelta(days=days), occurrences))
 
 
 ALL = tuple(range(60))
@@ -333,7 +335,7 @@ ALL = tuple(range(60))
         ("10-20/5,59 8-18/4 * * *", ((10, 15, 20, 59), (8, 12, 16), ALL[1:32], (1,), ALL[:7])),
         ("*/40 */24 * * *", ((0, 40), (0,), ALL[1:32], (1,), ALL[:7])),
         ("  7   009 * * *  ", ((7,), (9,), ALL[1:32], (1,), ALL[:7])),
-        # A range of one value has no other, whatever its step.
+        # A range of one value has only that value, with any step.
         ("5-5/20 3-03/2 * * *", ((5,), (3,), ALL[1:32], (1,), ALL[:7])),
     ],
 )
@@ -367,22 +369,22 @@ def test_months_and_weekdays(text: str, months: tuple[int, ...], weekdays: tuple
 
 
 def days_of(text: str, year: int) -> list[str]:
-    return [f"{moment:%m-%d}" for moment in times(text, year, 366) if moment.year == year]
+    return [f"{time:%m-%d}" for time in times(text, year, 366) if time.year == year]
 
 
-def test_a_day_fits_either_of_its_fields_where_both_are_given() -> None:
+def test_a_day_matches_either_field_if_both_are_set() -> None:
     # The 13th, and every Friday: February 2026 has Fridays on 6, 13, 20 and 27.
     assert days_of("0 0 13 2 5", 2026) == ["02-06", "02-13", "02-20", "02-27"]
     assert days_of("0 0 1 3 5", 2026) == ["03-01", "03-06", "03-13", "03-20", "03-27"]
-    # Where one of them is `*`, the other one decides.
+    # If one of them is `*`, the other one decides.
     assert days_of("0 0 13 2 *", 2026) == ["02-13"]
     assert days_of("0 0 * 2 5", 2026) == ["02-06", "02-13", "02-20", "02-27"]
-    # A star with a step is a field that is given.
+    # A star with a step counts as set.
     assert days_of("0 0 */20 2 5", 2026) == ["02-01", "02-06", "02-13", "02-20", "02-21", "02-27"]
     assert days_of("0 0 15 2 */6", 2026)[:4] == ["02-01", "02-07", "02-08", "02-14"]
 
 
-def test_days_that_only_some_years_have() -> None:
+def test_days_that_only_some_months_or_years_have() -> None:
     assert days_of("0 0 29 2 *", 2027) == []
     assert days_of("0 0 29 2 *", 2028) == ["02-29"]
     assert days_of("0 0 31 * *", 2026) == [
@@ -390,7 +392,7 @@ def test_days_that_only_some_years_have() -> None:
     ]
 
 
-def test_words_stand_for_five_fields() -> None:
+def test_macros_of_crontabs() -> None:
     assert read_cron("@daily") == read_cron("0 0 * * *")
     assert read_cron(" @HOURLY") == read_cron("0 * * * *")
     assert days_of("@weekly", 2026)[:2] == ["01-04", "01-11"]
@@ -424,17 +426,17 @@ REFUSED_CRONTABS = {
 }
 
 
-@pytest.mark.parametrize("says", REFUSED_CRONTABS)
-def test_fields_of_a_crontab_that_are_refused(says: str) -> None:
-    for text in REFUSED_CRONTABS[says]:
+@pytest.mark.parametrize("expected", REFUSED_CRONTABS)
+def test_invalid_crontabs(expected: str) -> None:
+    for text in REFUSED_CRONTABS[expected]:
         with pytest.raises(ScalarFault) as caught:
             read_cron(text)
-        assert says in caught.value.message
+        assert expected in caught.value.message
         assert caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["* * * * * ", "0 0 30 2 1"])
-def test_crontabs_that_are_taken(text: str) -> None:
+def test_unusual_crontabs_are_accepted(text: str) -> None:
     assert read_cron(text)
 
 
@@ -449,5 +451,5 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except ScalarFault:
         return
     assert read_cron(cron.written) == cron
-    # What is read comes at some time: a 29th of February is at most eight years away.
+    # A valid crontab occurs within eight years, the longest time to a 29 February.
     assert next(cron.after(datetime(2026, 1, 1))) < datetime(2034, 3, 1)

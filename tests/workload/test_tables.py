@@ -28,7 +28,7 @@ updates: [{name: u, delete: {table: legacy.umsatz, where: a = 1}}]
 """
 
 
-def test_all_names_lead_to_one_entry(load: Load) -> None:
+def test_all_names_refer_to_one_entry(load: Load) -> None:
     result = load(NAMED)
     assert list(result.tables) == ["sales", "hr.people", "other"]
     for name in ("sales", "shop.Sales", "legacy.umsatz", "again", "main.`a b`.`c.d`"):
@@ -41,7 +41,7 @@ def test_all_names_lead_to_one_entry(load: Load) -> None:
     assert result.updates[0].table == "sales"
 
 
-def test_an_entry_with_partitions_is_a_source_of_its_own(load: Load) -> None:
+def test_an_entry_with_partitions_is_a_separate_source(load: Load) -> None:
     result = load(
         "version: 1\ntables: {t: {path: a}, few: {path: a}, same: {path: a}}\n"
         "queries: {q: {sql: SELECT 1}}\n"
@@ -52,14 +52,14 @@ def test_an_entry_with_partitions_is_a_source_of_its_own(load: Load) -> None:
     assert result.names.called("same") == "t"
 
 
-def test_without_defaults_names_are_as_sparks_own(load: Load) -> None:
+def test_default_names_are_those_of_spark(load: Load) -> None:
     result = load("version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: SELECT 1}}\n")
     for name in ("t", "default.t", "spark_catalog.default.T"):
         assert result.names.called(name) == "t"
     assert result.names.called("shop.t") is None
 
 
-def test_names_that_are_none_are_problems_at_their_place(problems: Problems) -> None:
+def test_invalid_names_are_located(problems: Problems) -> None:
     result = problems(
         "version: 1\ncatalog: a.b\nschema: 7up\nqueries: {q: {sql: SELECT 1}}\n"
         "tables:\n  t: {path: a, names: [a.b.c.d, 'x y']}\n"
@@ -82,7 +82,7 @@ tables:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "said"),
+    ("text", "location", "message"),
     [
         (SHOP + "  shop.sales: {path: b}", "6:3", "have the same name"),
         (SHOP + "  b: {path: b, names: [Sales]}", "6:24", "have the same name"),
@@ -95,15 +95,15 @@ tables:
         ),
     ],
 )
-def test_two_names_for_one_or_one_for_two_are_a_problem(
-    problems: Problems, text: str, place: str, said: str
+def test_ambiguous_names_are_a_problem(
+    problems: Problems, text: str, location: str, message: str
 ) -> None:
     (result,) = problems(f"{text}\n")
-    assert result.startswith(f"{place} ")
-    assert said in result
+    assert result.startswith(f"{location} ")
+    assert message in result
 
 
-def test_views_are_read_by_their_whole_names(load: Load) -> None:
+def test_views_have_qualified_names(load: Load) -> None:
     result = load(
         "version: 1\nschema: s\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
         "views: {v: SELECT * FROM t, main.x.w: SELECT 2}\n"
@@ -114,7 +114,7 @@ def test_views_are_read_by_their_whole_names(load: Load) -> None:
     ]
 
 
-def test_views_called_as_something_else_or_nothing_are_problems(problems: Problems) -> None:
+def test_invalid_names_of_views_are_problems(problems: Problems) -> None:
     result = problems(
         "version: 1\nschema: s\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
         "views:\n  s.T: SELECT 1\n  v: SELECT 2\n  S.v: SELECT 3\n  a-b: SELECT 4\n  e: ''\n"
@@ -138,7 +138,7 @@ queries: {{q: {{sql: SELECT 1}}}}
 """
 
 
-def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
+def test_one_path_with_several_expiries_is_several_sources(load: Load) -> None:
     result = load(EXPIRING.format("{column: seen_at, after: 1 hour}"))
     assert list(result.tables) == ["links", "longer", "whole"]
     assert result.names.called("again") == "links"
@@ -148,7 +148,7 @@ def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
     assert result.tables["whole"].expiry is None
 
 
-def test_the_file_says_who_may(load: Load, problems: Problems) -> None:
+def test_credentials(load: Load, problems: Problems) -> None:
     text = (
         "version: 1\ncredentials: ambient\nqueries: {q: {sql: SELECT 1}}\n"
         "tables: {a: {path: 's3://b/a'}, c: {path: 's3://b/a', credentials: options}}\n"
@@ -157,8 +157,8 @@ def test_the_file_says_who_may(load: Load, problems: Problems) -> None:
     assert {name: spec.ambient for name, spec in tables.items()} == {"a": True, "c": False}
     plain = load(text.replace("credentials: ambient\n", "")).tables
     assert [(spec.ambient, spec.names) for spec in plain.values()] == [(False, ("c",))]
-    (wrong,) = problems(text.replace("ambient", "somewhere"))
-    assert "`credentials` must be one of `options`, `ambient`" in wrong
+    (problem,) = problems(text.replace("ambient", "somewhere"))
+    assert "`credentials` must be one of `options`, `ambient`" in problem
 
 
 DECEMBER = 1_796_083_200.0
@@ -172,12 +172,12 @@ def text(changes: str) -> str:
     )
 
 
-def coming(load: Load, changes: str, **env: str) -> Any:
+def expected_changes(load: Load, changes: str, **env: str) -> Any:
     return load(text(changes), env).tables["t"].coming
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
+    ("entry", "expected"),
     [
         ("{every: 1h}", ExpectedChanges(3600.0, None, 0.0, None, None)),
         ("{every: 1h, rows: 200, deletes: 5%}", ExpectedChanges(3600.0, 200, 0.05, None, None)),
@@ -191,20 +191,20 @@ def coming(load: Load, changes: str, **env: str) -> Any:
         ("{every: '${E}', rows: 2}", ExpectedChanges(60.0, 2, 0.0, None, None)),
     ],
 )
-def test_one_expectation(load: Load, written: str, expected: ExpectedChanges) -> None:
-    assert coming(load, written, E="1m") == (expected,)
-    assert coming(load, f"[{written}, {{every: 2h}}]", E="1m") == (
+def test_expected_changes(load: Load, entry: str, expected: ExpectedChanges) -> None:
+    assert expected_changes(load, entry, E="1m") == (expected,)
+    assert expected_changes(load, f"[{entry}, {{every: 2h}}]", E="1m") == (
         expected,
         ExpectedChanges(7200.0, None, 0.0, None, None),
     )
 
 
-def test_never_and_nothing_are_two_things(load: Load) -> None:
+def test_never_differs_from_no_expectation(load: Load) -> None:
     assert load(text("never")).tables["t"].never_changes
-    assert coming(load, "'${W}'", W="never") == ()
-    silent = load("version: 1\nqueries: {q: {sql: SELECT 1}}\ntables: {t: {path: t}}\n")
-    assert silent.tables["t"].coming is None
-    assert not silent.tables["t"].never_changes
+    assert expected_changes(load, "'${W}'", W="never") == ()
+    without = load("version: 1\nqueries: {q: {sql: SELECT 1}}\ntables: {t: {path: t}}\n")
+    assert without.tables["t"].coming is None
+    assert not without.tables["t"].never_changes
 
 
 def test_no_message_shows_the_value_of_a_variable(problems: Problems) -> None:
@@ -213,7 +213,7 @@ def test_no_message_shows_the_value_of_a_variable(problems: Problems) -> None:
     assert "${E}" in result
 
 
-def test_two_entries_for_one_table_say_the_same(load: Load, problems: Problems) -> None:
+def test_entries_of_one_table_must_agree(load: Load, problems: Problems) -> None:
     head = "version: 1\nqueries: {q: {sql: SELECT 1}}\ntables:\n"
     one = load(f"{head}  t: {{path: a}}\n  u: {{path: a, changes: never}}\n")
     assert one.tables["t"].never_changes
@@ -231,7 +231,7 @@ def section(partition: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("written", "values"),
+    ("boundaries", "values"),
     [
         ("[601, 1001, 1501]", (601, 1001, 1501)),
         ("[1]", (1,)),
@@ -251,22 +251,22 @@ def section(partition: str) -> str:
         ),
     ],
 )
-def test_boundaries(load_extra: Load, written: str, values: tuple[Any, ...]) -> None:
-    (spec,) = load_extra(section(f"{{boundaries: {written}}}")).partitions
+def test_boundaries(load_extra: Load, boundaries: str, values: tuple[Any, ...]) -> None:
+    (spec,) = load_extra(section(f"{{boundaries: {boundaries}}}")).partitions
     assert spec.boundaries == values
     assert [type(value) for value in spec.boundaries] == [type(value) for value in values]
     assert (spec.table, spec.column, spec.ranges) == ("sales", "price", None)
     assert (spec.location.line, spec.location.column) == (4, 22)
 
 
-def test_the_place_is_the_value_that_is_wrong(extra_problems: Problems) -> None:
+def test_a_problem_is_located_at_the_value(extra_problems: Problems) -> None:
     text = "partitions:\n  sales:\n    price:\n      boundaries:\n        - 2\n        - 1\n"
     assert extra_problems(text)[0].startswith("6:11 ")
 
 
 @given(st.lists(st.integers() | st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 @NO_RESET
-def test_any_increasing_numbers_are_boundaries_and_no_others(
+def test_boundaries_must_increase(
     load_extra: Load, extra_problems: Problems, values: list[float]
 ) -> None:
     text = section(f"{{boundaries: {values!r}}}")

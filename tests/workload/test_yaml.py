@@ -1,4 +1,4 @@
-"""YAML read with places as editors count them: scalars, variables, aliases, problems noted once."""
+"""YAML with locations as in editors: scalars, variables, aliases, problems reported once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.workload.conftest import Load, Problems
 
 @pytest.fixture(params=["libyaml", "PyYAML"])
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds for both parsers."""
+    """Runs a test with both parsers."""
     if request.param == "PyYAML":
         monkeypatch.setattr(yaml, "__with_libyaml__", False)
     elif not yaml.__with_libyaml__:
@@ -46,29 +46,31 @@ def test_no_document_or_an_empty_one(text: str) -> None:
 
 
 @pytest.mark.usefixtures("parser")
-def test_lines_end_as_in_an_editor() -> None:
+def test_line_ends_match_those_of_editors() -> None:
     text = "a\r\nb\rc\n\nd\u2028e"
     lines = Lines("f", text)
-    places = {text[i]: (lines.location(i).line, lines.location(i).column) for i in range(len(text))}
-    assert [places[c] for c in "abcde"] == [(1, 1), (2, 1), (3, 1), (5, 1), (5, 3)]
+    positions = {
+        text[i]: (lines.location(i).line, lines.location(i).column) for i in range(len(text))
+    }
+    assert [positions[c] for c in "abcde"] == [(1, 1), (2, 1), (3, 1), (5, 1), (5, 3)]
 
 
 @pytest.mark.usefixtures("parser")
 @FEW
 @given(st.text(alphabet="ab\r\n", max_size=40))
-def test_a_place_and_its_index_agree(text: str) -> None:
+def test_locations_and_indexes_agree(text: str) -> None:
     lines = Lines("f", text)
     broken = text.replace("\r\n", "\n\n").replace("\r", "\n")
     for index in range(len(text)):
-        place = lines.location(index)
-        assert place.column >= 1
+        location = lines.location(index)
+        assert location.column >= 1
         if broken[index] != "\n":
             start = broken.rfind("\n", 0, index) + 1
-            assert place.column == index - start + 1
+            assert location.column == index - start + 1
 
 
 @pytest.mark.usefixtures("parser")
-def test_a_node_knows_its_index_behind_wide_characters() -> None:
+def test_the_index_after_wide_characters() -> None:
     root = compose("ключ: {😀: here}\n")
     inner = root.value[0][1].value[0][1]
     assert "ключ: {😀: here}\n"[index_of(inner) :].startswith("here")
@@ -91,7 +93,7 @@ BAD_YAML = {
 
 @pytest.mark.usefixtures("parser")
 @pytest.mark.parametrize("message", BAD_YAML)
-def test_bad_yaml_is_one_fault_with_a_place(message: str) -> None:
+def test_invalid_yaml_is_one_located_fault(message: str) -> None:
     for text in BAD_YAML[message]:
         with pytest.raises(YamlFault) as caught:
             compose(text)
@@ -108,7 +110,7 @@ def test_bad_yaml_is_one_fault_with_a_place(message: str) -> None:
         ("a: [1", "check indentation"),
     ],
 )
-def test_the_hint_fits_the_line(text: str, hint: str) -> None:
+def test_the_hint_depends_on_the_line(text: str, hint: str) -> None:
     with pytest.raises(YamlFault) as caught:
         compose(text)
     assert hint in caught.value.hint
@@ -140,7 +142,7 @@ def test_surrogate_pairs_of_json_become_one_character() -> None:
 
 
 @pytest.mark.usefixtures("parser")
-def test_plain_aliases_are_fine() -> None:
+def test_aliases_are_accepted() -> None:
     root = compose("a: &x [1, 2]\nb: *x\nc: {d: *x}\n")
     assert root.value[0][1] is root.value[1][1]
 
@@ -175,19 +177,19 @@ def test_plain_aliases_are_fine() -> None:
         ),
     ],
 )
-def test_what_is_beyond_doubt_is_typed(text: str, value: object) -> None:
+def test_unambiguous_scalars_are_typed(text: str, value: object) -> None:
     assert plain_value(text) == value
     assert type(plain_value(text)) is type(value)
 
 
-DOUBTFUL = (
+AMBIGUOUS = (
     "no NO yes on off y n 007 -01 00.5 1:30 190:20:30 1_000 0x1F 0b1 0o7 + - . 1e .e1 e1 1.2.3 "
     "2022-1-1 2022-02-28T1:02:03 nan inf Infinity true1 None ٣ 1٣"
 )
 
 
-@pytest.mark.parametrize("text", DOUBTFUL.split())
-def test_what_is_in_doubt_stays_text(text: str) -> None:
+@pytest.mark.parametrize("text", AMBIGUOUS.split())
+def test_ambiguous_scalars_are_text(text: str) -> None:
     assert plain_value(text) == text
 
 
@@ -198,7 +200,7 @@ def test_nan_is_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "texts"),
+    ("message", "texts"),
     [
         ("digits", ["1e400", "0.1000000000000000001", "12345678901234567.5", "1e-400"]),
         ("digits", ["9" * 401, "1." + "0" * 500]),
@@ -206,26 +208,26 @@ def test_nan_is_a_number() -> None:
         ("calendar", ["2022-02-28 25:00:00", "2022-02-28 01:02:61"]),
     ],
 )
-def test_what_would_be_rounded_or_does_not_exist_is_refused(says: str, texts: list[str]) -> None:
+def test_inexact_and_nonexistent_values_are_refused(message: str, texts: list[str]) -> None:
     for text in texts:
-        with pytest.raises(ScalarFault, match=says):
+        with pytest.raises(ScalarFault, match=message):
             plain_value(text)
 
 
 @FEW
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_double_written_out_comes_back(value: float) -> None:
+def test_doubles_round_trip(value: float) -> None:
     assert plain_value(repr(value)) == value
 
 
 @FEW
 @given(st.text(CHARACTERS))
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(ScalarFault):
         assert kind_text(plain_value(text)) != "a value"
 
 
-def test_kinds_are_told_in_words() -> None:
+def test_names_of_kinds() -> None:
     values = [None, True, 1, 1.0, "x", datetime(2022, 1, 1), date(2022, 1, 1), [1]]
     assert ", ".join(map(kind_text, values)) == (
         "nothing, true or false, a whole number, a number, text, a timestamp, a date, a value"
@@ -242,15 +244,15 @@ def test_kinds_are_told_in_words() -> None:
         ("9007199254740993", 9_007_199_254_740_993),
     ],
 )
-def test_a_size_is_so_many_bytes(text: str, size: int) -> None:
+def test_sizes_in_bytes(text: str, size: int) -> None:
     assert size_from(text) == size
 
 
 @pytest.mark.parametrize(
     "text", ["", "GB", "-1", "1.5.2GB", "1XB", "1e3", "nan", "9" * 400, "9" * 5_000]
 )
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - the text itself is all it says
+def test_invalid_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the message is only the text
         size_from(text)
 
 
@@ -301,16 +303,14 @@ def test_references_are_replaced_once(text: str, expected: str) -> None:
         ("${NONE:-${A}}", 0, "not a variable"),
     ],
 )
-def test_what_cannot_be_resolved_is_a_fault_with_its_place(
-    text: str, offset: int, message: str
-) -> None:
+def test_unresolved_references_are_located(text: str, offset: int, message: str) -> None:
     (fault,) = resolve_variables(text, ENV).faults
     assert fault.index == offset
     assert message in fault.message
     assert fault.hint
 
 
-def test_every_fault_is_found_and_no_value_shown() -> None:
+def test_all_faults_are_found_and_values_are_hidden() -> None:
     faults = resolve_variables("${A}${X}${Y}", {"A": "s3cret"}).faults
     assert [fault.index for fault in faults] == [4, 8]
     assert "s3cret" not in repr([(fault.message, fault.hint) for fault in faults])
@@ -318,7 +318,7 @@ def test_every_fault_is_found_and_no_value_shown() -> None:
 
 @FEW
 @given(st.text(alphabet="$${}A:-bX \n", max_size=30))
-def test_pieces_tell_where_each_character_came_from(text: str) -> None:
+def test_pieces_give_the_source_of_each_character(text: str) -> None:
     resolved = resolve_variables(text, {"A": "value"})
     if resolved.faults:
         return
@@ -336,7 +336,7 @@ def test_pieces_tell_where_each_character_came_from(text: str) -> None:
 
 @FEW
 @given(st.text(CHARACTERS, max_size=40))
-def test_an_escaped_text_comes_back(text: str) -> None:
+def test_escaped_text_round_trips(text: str) -> None:
     assert resolve_variables(text.replace("$", "$$"), {}).text == text
 
 
@@ -365,13 +365,13 @@ SQL_LINES = st.lists(
 )
 
 
-def place(load: Load, sql: str, line: int, column: int, **env: str) -> tuple[int, int]:
+def location_of(load: Load, sql: str, line: int, column: int, **env: str) -> tuple[int, int]:
     result = sql_location(load(HEAD + sql, env).queries["q"], line, column)
     assert result.file.endswith("w.yaml")
     return result.line, result.column
 
 
-def check_every_character(path: Path, text: str) -> None:
+def check_characters(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="")
     spec = load_workload(path, {}).queries["q"]
     file_lines = text.split("\n")
@@ -383,17 +383,17 @@ def check_every_character(path: Path, text: str) -> None:
 
 @FEW
 @given(lines=SQL_LINES, indent=st.integers(1, 4), header=st.sampled_from(["|", "|-", "| # note"]))
-def test_every_character_of_a_literal_block(
+def test_characters_of_a_literal_block(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], indent: int, header: str
 ) -> None:
     body = "".join(f"    {' ' * indent}{line}\n" if line else "\n" for line in ["x", *lines])
     path = tmp_path_factory.getbasetemp() / "literal.yaml"
-    check_every_character(path, f"{HEAD}    sql: {header}\n{body}    policy: auto\n")
+    check_characters(path, f"{HEAD}    sql: {header}\n{body}    policy: auto\n")
 
 
 @FEW
 @given(st.text(alphabet="SELECT abcä😀'\"\\,#:|\t", min_size=1, max_size=20))
-def test_every_character_of_a_double_quoted_scalar(
+def test_characters_of_a_double_quoted_scalar(
     tmp_path_factory: pytest.TempPathFactory, sql: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "double.yaml"
@@ -408,15 +408,15 @@ def test_every_character_of_a_double_quoted_scalar(
 
 @FEW
 @given(st.text(alphabet="SELECT ab'\"\\,#:|", min_size=1, max_size=20))
-def test_every_character_of_a_single_quoted_scalar(
+def test_characters_of_a_single_quoted_scalar(
     tmp_path_factory: pytest.TempPathFactory, sql: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "single.yaml"
     quoted = sql.replace("'", "''")
-    check_every_character(path, f"{HEAD}    sql: 'x{quoted}'\n")
+    check_characters(path, f"{HEAD}    sql: 'x{quoted}'\n")
 
 
-def test_flow_style(load: Load) -> None:
+def test_locations_in_flow_style(load: Load) -> None:
     text = "version: 1\ntables: {t: {path: p}}\nqueries: {q: {sql: SELECT a}}\n"
     result = sql_location(load(text).queries["q"], 1, 8)
     assert (result.line, result.column) == (3, 27)
@@ -434,33 +434,33 @@ def test_a_literal_block_with_windows_line_ends(load: Load) -> None:
         ("SELECT 1", 1, 8, (5, 17)),
         ("|2\n        SELECT a\n      FROM t", 1, 3, (6, 9)),
         ("|2\n        SELECT a\n      FROM t", 2, 1, (7, 7)),
-        # Folded text gives the start of the scalar.
+        # Folded text is located at the start of the scalar.
         (">\n      SELECT a\n      FROM t", 1, 12, (5, 10)),
         ("SELECT a\n      FROM t", 1, 12, (5, 10)),
-        # A variable with a line break moves the lines behind it.
+        # A variable with a line break shifts later lines.
         ("|\n      SELECT ${C}\n      FROM t", 3, 1, (7, 7)),
         ("|\n      SELECT ${C}\n      FROM t", 2, 1, (6, 14)),
-        # A place outside the text is brought inside.
+        # A location outside the text is moved inside.
         ("SELECT 1", 0, 0, (5, 10)),
         ("SELECT 1", 9, 99, (5, 18)),
     ],
 )
-def test_places_of_sql(
+def test_locations_in_sql(
     load: Load, sql: str, line: int, column: int, expected: tuple[int, int]
 ) -> None:
-    assert place(load, f"    sql: {sql}\n", line, column, C="a,\nb") == expected
+    assert location_of(load, f"    sql: {sql}\n", line, column, C="a,\nb") == expected
 
 
-def test_a_problem_met_twice_through_an_alias_is_told_once(problems: Problems) -> None:
+def test_a_problem_in_an_alias_is_reported_once(problems: Problems) -> None:
     text = "version: 1\ntables: {t: &t {path: '${X}'}, u: *t}\nqueries: {q: {sql: SELECT 1}}\n"
     (result,) = problems(text)
     assert result.startswith("2:23 Variable `X` is not set")
 
 
-def test_a_place_after_a_variable_is_exact_and_inside_it_is_the_variable(load: Load) -> None:
+def test_locations_inside_and_after_a_variable(load: Load) -> None:
     sql = '    sql: "SELECT ${COLUMN} FROM t WHERE $$x"\n'
     column_of = (HEAD + sql).split("\n")[4].index
-    assert place(load, sql, 1, 8, COLUMN="long_name") == (5, column_of("${") + 1)
-    assert place(load, sql, 1, 12, COLUMN="long_name") == (5, column_of("${") + 1)
-    assert place(load, sql, 1, 18, COLUMN="long_name") == (5, column_of("FROM") + 1)
-    assert place(load, sql, 1, 32, COLUMN="long_name") == (5, column_of("x") + 1)
+    assert location_of(load, sql, 1, 8, COLUMN="long_name") == (5, column_of("${") + 1)
+    assert location_of(load, sql, 1, 12, COLUMN="long_name") == (5, column_of("${") + 1)
+    assert location_of(load, sql, 1, 18, COLUMN="long_name") == (5, column_of("FROM") + 1)
+    assert location_of(load, sql, 1, 32, COLUMN="long_name") == (5, column_of("x") + 1)
