@@ -1,4 +1,4 @@
-"""Random plans' tables, changes and sketches; constants that move; doubles added in any order."""
+"""Random plans with changes and sketches; moving constants; doubles summed in any order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def partitions_of(trial: Trial) -> dict[str, RangePartition]:
 
 
 def change_of(rng: Random, rows: Rows, spare: Rows) -> tuple[Rows, list[int]]:
-    """Some rows out, some in; `rows` is brought up to date."""
+    """Random deletions and insertions; updates `rows`."""
     changed: Rows = []
     weights: list[int] = []
     for _ in range(rng.randint(0, 4)):
@@ -90,7 +90,7 @@ def change_of(rng: Random, rows: Rows, spare: Rows) -> tuple[Rows, list[int]]:
 def changes_of(
     rng: Random, names: Sequence[str], tables: dict[str, Rows], spare: Mapping[str, Rows]
 ) -> dict[str, TableChange]:
-    """A batch of some of the tables, which are brought up to date."""
+    """A batch of changes to some tables; updates `tables`."""
     result = {}
     for name in names:
         if rng.random() < 0.7:
@@ -100,28 +100,32 @@ def changes_of(
 
 
 class Judged(Struct, frozen=True):
-    """The plan whose lineage is the sketch, and of which of its top-k and fixpoints all rows do."""
+    """The plan whose lineage is the sketch, and the top-k and fixpoints whose rows all count."""
 
     oracle: Plan
     barriers: tuple[int, ...]
     counted: frozenset[int]
     verdict: Verdict | None = None
-    """On the oracle, where it has top-k or fixpoints."""
+    """The verdict on the oracle, if it has top-k or fixpoints."""
 
     @classmethod
     def of(
         cls, trial: Trial, root: Plan, verdict: Verdict, plain: Plan | None = None
     ) -> Judged | None:
-        """None where ties, or what is not safe, leave several sketches right.
+        """None if ties or an unsafe plan allow several correct sketches.
 
-        `plain` is the plan without the rules, where it is not the trial's.
+        `plain` is the plan before the rules, if it is not the trial's.
         """
         nodes = tuple(root.walk())
-        last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
-        tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK | Fixpoint)}
+        last = next(
+            position for position, node in enumerate(nodes) if not isinstance(node, Project | Sort)
+        )
+        tops = {
+            position for position, node in enumerate(nodes) if isinstance(node, TopK | Fixpoint)
+        }
         if not tops:
             plain = trial.root if plain is None else plain
-            # Of a window call that nobody reads the other rows of its partition are not needed.
+            # An unused window call does not need the other rows of its partition.
             is_less = _window_calls(root) < _window_calls(plain)
             return cls(root if is_less else plain, (), frozenset())
         counted = tops & {last, *verdict.barrier_positions}
@@ -133,9 +137,13 @@ class Judged(Struct, frozen=True):
         return cls(root, verdict.barrier_positions, frozenset(counted), verdict)
 
     def sketches(self, trial: Trial, tables: Tables) -> dict[str, set[int]]:
-        """The fragments of the result, and of the first rows of each top-k that counts whole."""
+        """The ranges of the result, and of all first rows of each counted top-k."""
         result = annotate(self.oracle, tables, whole_windows=True)
-        counted = {at: rows for at, rows in result.first_rows.items() if at in self.counted}
+        counted = {
+            position: rows
+            for position, rows in result.first_rows.items()
+            if position in self.counted
+        }
         result = replace(result, first_rows=counted)
         sketches = accurate_sketches(result, trial.root, tables, trial.partitions)
         return sketches if self.verdict is None else evened(self.oracle, self.verdict, sketches)
@@ -146,23 +154,23 @@ def _window_calls(plan: Plan) -> int:
 
 
 def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
-    """The same of the plan that a sketch of witnesses is kept by; None where it has none."""
+    """`Judged.of` for the plan with witnesses; None if it has no witnesses."""
     if not verdict.safe:
         return None
-    kept = kept_by_witnesses(root, trial, verdict)
-    if kept == root:
+    plan = kept_by_witnesses(root, trial, verdict)
+    if plan == root:
         return None
-    return Judged.of(trial, kept, carried_verdict(verdict, Query("", kept), trial.sketched), kept)
+    return Judged.of(trial, plan, carried_verdict(verdict, Query("", plan), trial.sketched), plan)
 
 
 class SomeDistant(Struct, frozen=True):
-    """Leaves a random part of the sides, and of the groupings, that can be read to the reader."""
+    """Picks random sides and groupings to be read instead of stored."""
 
     rng: Random
     groups: Random
     has_filter: bool = True
     by_scalars: bool = True
-    """Whether rows that scalars select are left to the reader, which no conversion changes."""
+    """Whether rows selected by scalars are read. No conversion changes this."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
         if facts.by_scalars:
@@ -175,25 +183,25 @@ class SomeDistant(Struct, frozen=True):
 
 
 def some_buffers(rng: Random) -> dict[str, int]:
-    """Small buffers for a random part of what could be bounded."""
+    """Small buffers for random pieces of state."""
     names = [f"{kind}{at}" for kind in ("top", "aggregate", "witness") for at in range(8)]
     return {name: rng.choice((1, 1, 2, 3)) for name in names if rng.random() < 0.5}
 
 
 def moved_buffers(before: Dataflow, after: Dataflow) -> list[str]:
-    """What a conversion did to first rows and values of MIN and MAX."""
+    """What a conversion bounded or made unbounded."""
     read = {*before.sides_by(Strategy.FILES), *after.sides_by(Strategy.FILES)}
-    sizes = {one.piece: one.size for one in before.buffers if one.piece not in read}
+    sizes = {buffer.piece: buffer.size for buffer in before.buffers if buffer.piece not in read}
     moved = []
-    for one in after.buffers:
-        if one.piece in sizes and (one.size is None) != (sizes[one.piece] is None):
-            what = "groups" if one.piece.startswith("aggregate") else "first rows"
-            moved.append(f"{what} {'kept again' if one.size is None else 'bounded'}")
+    for buffer in after.buffers:
+        if buffer.piece in sizes and (buffer.size is None) != (sizes[buffer.piece] is None):
+            kind = "groups" if buffer.piece.startswith("aggregate") else "first rows"
+            moved.append(f"{kind} {'kept again' if buffer.size is None else 'bounded'}")
     return moved
 
 
 def recorded(compiled: Dataflow) -> StoredChoices:
-    """The choices that the circuit was made by."""
+    """The choices that the circuit was built with."""
     by_spark, by_files = map(compiled.sides_by, (Strategy.SPARK, Strategy.FILES))
     return StoredChoices(by_spark, from_files=by_files)
 
@@ -201,14 +209,14 @@ def recorded(compiled: Dataflow) -> StoredChoices:
 def whole_table(
     tables: Mapping[str, Rows], source: Source, keys: Mapping[str, Vector]
 ) -> list[pa.Table]:
-    """All rows of a source's table, where a buffer asks for some."""
+    """All rows of a source's table, for a buffer that requests some of them."""
     return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
 
 
 def converted(
     session: MaintainedQuery, stored: Stored, compiled: Dataflow, partners: ReferencePartners
 ) -> tuple[MaintainedQuery, ReferencePartners]:
-    """The session in a circuit that may keep other sides, and who reads those that it lacks."""
+    """The session converted to another circuit, and the reader of the sides it does not store."""
     after = restored(session, stored, MaintainedQuery(compiled))
     transfer_state(session, after, partners.whole, partial(whole_table, partners.tables))
     partners = replace(partners, compiled=compiled)
@@ -232,7 +240,7 @@ ALL_KEPT = StoredChoices()
 
 
 class Planned(Struct, frozen=True):
-    """A query as it is kept at one instant."""
+    """The maintained plan of a query at one instant."""
 
     core: Plan
     verdict: Verdict
@@ -253,8 +261,8 @@ def unchanged(plan: Plan) -> Plan:
     return plan
 
 
-class Kept(Planned, Struct, frozen=True):
-    """With the query itself, and what is said of all of it."""
+class PlannedQuery(Planned, Struct, frozen=True):
+    """Adds the query and the verdict on all of it."""
 
     query: Query
     whole: Verdict
@@ -265,8 +273,8 @@ class Kept(Planned, Struct, frozen=True):
         query: Query,
         partitions: Mapping[AccessId, RangePartition],
         plan_for: Callable[[Plan], Plan] = unchanged,
-    ) -> Kept:
-        """`plan_for` makes the plan that is kept of the one after the rules."""
+    ) -> PlannedQuery:
+        """`plan_for` turns the plan after the rules into the maintained one."""
         query = replace(query, root=plan_for(apply_rules(query.root)))
         sketched = {access: partition.attribute for access, partition in partitions.items()}
         whole = check_safety(query, sketched, [])
@@ -277,20 +285,20 @@ class Kept(Planned, Struct, frozen=True):
 
 
 def edges_at(now: int) -> dict[TableName, int]:
-    """The newest time of each table that has expired: microseconds, and days."""
+    """The newest expired time of each table, in microseconds and in days."""
     return {"t": (now - 6) * 1_000_000, "u": now // 4 - 2}
 
 
 @cache
-def kept(
+def planned_query(
     sql: str,
     now: int,
     attribute: str,
     plan_for: Callable[[Plan], Plan] = unchanged,
     *,
     expires: bool = False,
-) -> Kept:
-    """With `expires` rows count as long as they are live."""
+) -> PlannedQuery:
+    """With `expires`, only live rows count."""
     kinds = {"t": TIMESTAMP, "u": DATE}
     live = {
         table: LiveRows(EXPIRY[table], Literal(edge, kinds[table]))
@@ -299,7 +307,7 @@ def kept(
     query = parse_query(sql.format(now=now, early=now - 4), MOVING, live=live)
     partition = RangePartition("t", attribute, INTEGER, LARGE if attribute == "day" else SMALL)
     accesses = [s.access for s in apply_rules(query.root).scans if s.table == "t"]
-    result = Kept.of(query, dict.fromkeys(accesses, partition), plan_for)
+    result = PlannedQuery.of(query, dict.fromkeys(accesses, partition), plan_for)
     assert result.whole.safe, (sql, result.whole.reason)
     return result
 
@@ -309,7 +317,7 @@ def arrow(table: TableName, rows: Rows) -> pa.Table:
 
 
 def random_row(rng: random.Random, table: TableName) -> Mapping[str, Value]:
-    """Days before and after all that the constant is; NULL everywhere."""
+    """Days before and after every value of the constant; NULLs in every column."""
 
     def number(high: int) -> int | None:
         return None if rng.random() < 0.12 else rng.randrange(high)
@@ -319,13 +327,13 @@ def random_row(rng: random.Random, table: TableName) -> Mapping[str, Value]:
         return {"g": group, "n": until, "until": until}
     sum_of = rng.choice((None, 0.1, 0.2, -0.3, 1e16, -1e16, 2.0, 4.0))
     group, day, x = number(6), number(12), number(6)
-    # At the very edge, and just beside it.
-    at = None if day is None else day * 1_000_000 + ((x or 0) - 2) // 2
-    return {"g": group, "day": day, "x": x, "d": sum_of, "at": at}
+    # At the expiry boundary or next to it.
+    time = None if day is None else day * 1_000_000 + ((x or 0) - 2) // 2
+    return {"g": group, "day": day, "x": x, "d": sum_of, "at": time}
 
 
 class Case(Struct, dict=True):
-    """The tables as they are, and a query's state, moved on together."""
+    """The current tables and a query's state, updated together."""
 
     rng: random.Random
     sql: str
@@ -342,10 +350,10 @@ class Case(Struct, dict=True):
         for table in MOVING:
             size = self.rng.choice((0, 1, 5, 12))
             self.tables[table] = [random_row(self.rng, table) for _ in range(size)]
-        self.session = self.anew()
+        self.session = self.recomputed()
 
-    def _kept(self, now: int) -> Kept:
-        return kept(self.sql, now, self.attribute, self.plan_for, expires=self.expires)
+    def _kept(self, now: int) -> PlannedQuery:
+        return planned_query(self.sql, now, self.attribute, self.plan_for, expires=self.expires)
 
     def _compiled(self, now: int) -> Dataflow:
         return self._kept(now).compiled(StoredChoices(self.distant), self.buffer)
@@ -357,82 +365,86 @@ class Case(Struct, dict=True):
         session.read_by(reference_partners)
         return session, reference_partners
 
-    def anew(self) -> MaintainedQuery:
-        """A circuit filled with the tables as they are, for the constant of now."""
+    def recomputed(self) -> MaintainedQuery:
+        """A session filled from the current tables, for the current constant."""
         session, partners = self._started(self.now)
         names = session.compiled.tables
         session.load([(name, arrow(name, self.tables[name])) for name in names], partners.pairs)
         return session
 
     def changed(self) -> dict[TableName, TableChange]:
-        """A batch on some tables, or on none."""
+        """A batch of changes to some tables, or to none."""
         result = {}
         for table, rows in self.tables.items():
             if self.rng.random() < 0.4:
                 continue
-            gone = [
+            deleted = [
                 rows.pop(self.rng.randrange(len(rows)))
                 for _ in range(min(len(rows), self.rng.choice((0, 1, 2, 12))))
             ]
-            came = [random_row(self.rng, table) for _ in range(self.rng.choice((0, 1, 4)))]
-            rows += came
-            weights = np.array([-1] * len(gone) + [1] * len(came), dtype=np.int64)
-            result[table] = TableChange(arrow(table, [*gone, *came]), weights)
+            inserted = [random_row(self.rng, table) for _ in range(self.rng.choice((0, 1, 4)))]
+            rows += inserted
+            weights = np.array([-1] * len(deleted) + [1] * len(inserted), dtype=np.int64)
+            result[table] = TableChange(arrow(table, [*deleted, *inserted]), weights)
         return result
 
     def move(self, now: int) -> int:
-        """Move the constant, and the tables, in one step; how many rows turned or moved."""
-        was_now, before, after = self.now, self._kept(self.now), self._kept(now)
+        """Change the constant and the tables in one step. Returns the number of rows that moved."""
+        previous, before, after = self.now, self._kept(self.now), self._kept(now)
         assert before.verdict == after.verdict
-        was = self._compiled(self.now)
+        compiled = self._compiled(self.now)
         fresh, _ = self._started(now)
         self.session = restored(self.session, self.stored, fresh)
         conditions = moved_conditions(before.core, after.core, is_open_above=True)
         assert conditions is not None, self.sql
-        above = moved_above(was, fresh.compiled, conditions)
+        above = moved_above(compiled, fresh.compiled, conditions)
         assert above is not None, self.sql
         assert why_not_computable(fresh.circuit, above) is None, self.sql
         changes, self.now = self.changed(), now
 
-        def rows_of(asked: Sequence[Moving]) -> list[pa.Table]:
-            (table,) = {source.table for source, _ in asked}
+        def rows_of(requested: Sequence[Moving]) -> list[pa.Table]:
+            (table,) = {source.table for source, _ in requested}
             return [arrow(table, self.tables[table])]
 
         def refill(source: Source, _: Mapping[str, Vector]) -> list[pa.Table]:
             return [arrow(source.table, self.tables[source.table])]
 
         count = self.session.move(changes, conditions, rows_of, refill, above)
-        assert not self.expires or count <= self.expired(was_now, now)
+        assert not self.expires or count <= self.expired(previous, now)
         return count
 
-    def expired(self, was: int, now: int) -> int:
-        """How many rows of the query's tables expired between the two, or are live again."""
-        before, after = edges_at(was), edges_at(now)
+    def expired(self, earlier: int, now: int) -> int:
+        """The number of rows that expired between the two instants, or are live again."""
+        before, after = edges_at(earlier), edges_at(now)
         times = [
             (table, row[EXPIRY[table]])
             for table in self.session.compiled.tables
             for row in self.tables[table]
         ]
         return sum(
-            at is not None and (at > before[table]) != (at > after[table]) for table, at in times
+            time is not None and (time > before[table]) != (time > after[table])
+            for table, time in times
         )
 
     def check(self, *, is_exact: bool = True) -> None:
-        """As anew, and as the reference finds."""
+        """Compare with a recomputed session and with the reference."""
         if is_exact:
-            assert counts_of(self.session) == counts_of(self.anew()), (
+            assert counts_of(self.session) == counts_of(self.recomputed()), (
                 self.sql,
                 self.now,
                 self.tables,
             )
         result = self._kept(self.now)
-        told = annotate(result.query.root, self.tables, whole_windows=True)
-        barriers = [told.first_rows.get(at, frozenset()) for at in result.whole.barrier_positions]
+        annotated = annotate(result.query.root, self.tables, whole_windows=True)
+        barriers = [
+            annotated.first_rows.get(position, frozenset())
+            for position in result.whole.barrier_positions
+        ]
         for access, ranges in self.session.ranges().items():
             partition = result.partitions[access]
             values = [
                 self.tables["t"][row][partition.attribute]
-                for origin, row in told.lineage.union(*barriers)
+                for origin, row in annotated.lineage.union(*barriers)
                 if origin == access
             ]
             needed = {_fragment(value, partition) for value in values}
@@ -454,8 +466,8 @@ def several_cases(
     plan_for: Callable[[Plan], Plan] = unchanged,
     expires: bool = False,
 ) -> Counter[str]:
-    """Each query in turn, its constant moved forth and back; how many of what was seen."""
-    seen: Counter[str] = Counter()
+    """Move the constants of the queries back and forth. Returns counts of what happened."""
+    counts: Counter[str] = Counter()
     names = list(queries)
     for seed in cases:
         rng = random.Random(seed)
@@ -469,12 +481,12 @@ def several_cases(
                 by = rng.choice((0, 1, 1, 2, -1, -3, 40, -40))
                 turned = case.move(min(max(case.now + by, -20), 30))
                 case.check(is_exact=is_exact)
-                seen["moves"] += 1
-                seen[name] += turned > 0
+                counts["moves"] += 1
+                counts[name] += turned > 0
         except NotExactError:
             assert not is_exact, sql
-            seen["not exact"] += 1
-    return seen
+            counts["not exact"] += 1
+    return counts
 
 
 SCHEMA = Schema((Column("g", INTEGER), Column("h", INTEGER), Column("d", DOUBLE)))
@@ -493,18 +505,18 @@ POOLS: tuple[Pool, ...] = (
 
 
 @cache
-def kept_unsure(sql: str) -> Kept:
+def planned_unsure(sql: str) -> PlannedQuery:
     query = parse_query(sql, {"t": SCHEMA, "side": SIDE})
     accesses = [s.access for s in apply_rules(query.root).scans if s.table == "t"]
     for chosen in (accesses, accesses[:1], accesses[1:]):
-        result = Kept.of(query, dict.fromkeys(chosen, BY_G))
+        result = PlannedQuery.of(query, dict.fromkeys(chosen, BY_G))
         if chosen and result.whole.safe:
             return result
     raise AssertionError(f"no sketch is safe for {sql}")
 
 
 def compiled(sql: str) -> Dataflow:
-    return kept_unsure(sql).compiled()
+    return planned_unsure(sql).compiled()
 
 
 def unsure_table(name: str, rows: Rows) -> pa.Table:
@@ -534,31 +546,36 @@ def changed(rng: random.Random, name: str, rows: Rows, pool: Pool) -> TableChang
 def check(
     sql: str, session: MaintainedQuery, tables: Mapping[str, Rows], rng: random.Random
 ) -> tuple[int, int]:
-    """The sketches against several orders of adding: ranges beyond, and orders tried."""
-    kept, held, slack = kept_unsure(sql), sketches_of(session), 0
-    for turn in range(3):
-        shown = {name: rng.sample(rows, len(rows)) for name, rows in tables.items()}
-        result = annotate(kept.query.root, shown, whole_windows=True)
-        barriers = [result.first_rows.get(at, frozenset()) for at in kept.whole.barrier_positions]
-        ranges = [_unsure_fragment(row["g"]) for row in shown["t"]]
+    """Compare the sketches with several orders of summation. Returns excess ranges, and orders."""
+    planned, sketches, slack = planned_unsure(sql), sketches_of(session), 0
+    for attempt in range(3):
+        shuffled = {name: rng.sample(rows, len(rows)) for name, rows in tables.items()}
+        result = annotate(planned.query.root, shuffled, whole_windows=True)
+        barriers = [
+            result.first_rows.get(position, frozenset())
+            for position in planned.whole.barrier_positions
+        ]
+        ranges = [_unsure_fragment(row["g"]) for row in shuffled["t"]]
         lineage = result.lineage.union(*barriers)
-        for access in kept.partitions:
+        for access in planned.partitions:
             needed = {ranges[row] for origin, row in lineage if origin == access}
-            assert held[access] >= needed, (sql, shown, held, needed)
-            slack += len(held[access] - needed) if turn == 0 else 0
-        seen = {
-            access: [at for at, range_id in enumerate(ranges) if range_id in held[access]]
-            for access in kept.partitions
+            assert sketches[access] >= needed, (sql, shuffled, sketches, needed)
+            slack += len(sketches[access] - needed) if attempt == 0 else 0
+        instances = {
+            access: [
+                position for position, range_id in enumerate(ranges) if range_id in sketches[access]
+            ]
+            for access in planned.partitions
         }
-        # In one order of adding, the answer over the sketch is the answer.
-        if any(len(rows) < len(shown["t"]) for rows in seen.values()):
+        # In the same order, the query over the sketch gives the query's result.
+        if any(len(rows) < len(shuffled["t"]) for rows in instances.values()):
             whole = bag(row for row, _ in result.rows)
-            assert bag(evaluate(kept.query.root, shown, seen)) == whole, sql
+            assert bag(evaluate(planned.query.root, shuffled, instances)) == whole, sql
     return slack, 3
 
 
 def in_parts(values: Sequence[float]) -> float:
-    """The sum as Spark may add it: some rows after each other, then what these gave."""
+    """The sum as Spark may compute it: two partial sums, then their sum."""
     middle = len(values) // 2
     parts = (values[:middle], values[middle:])
     with np.errstate(over="ignore", invalid="ignore"):
@@ -566,7 +583,7 @@ def in_parts(values: Sequence[float]) -> float:
 
 
 def add_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference adds exactly otherwise."""
+    """Make the reference sum in a fixed order. By default its sums are exact."""
     monkeypatch.setattr(reference_plan, "_double_total", in_parts)
 
 
@@ -574,7 +591,9 @@ def _unsure_fragment(value: Value) -> int:
     return 6 if value is None else min(int(value), 5)  # type: ignore[arg-type]  # an INTEGER
 
 
-def one_case(queries: Sequence[str], pools: Sequence[Pool], seed: int, seen: Counter[str]) -> None:
+def one_case(
+    queries: Sequence[str], pools: Sequence[Pool], seed: int, counts: Counter[str]
+) -> None:
     rng = random.Random(seed)
     sql = queries[seed % len(queries)]
     pool = rng.choice(pools)
@@ -588,14 +607,16 @@ def one_case(queries: Sequence[str], pools: Sequence[Pool], seed: int, seen: Cou
         session.load([(name, unsure_table(name, tables[name])) for name in names])
         for _ in range(4):
             slack, tried = check(sql, session, tables, rng)
-            seen.update(cases=tried, slack=slack, wide=slack > 0, unsure=session.unsure_rows() > 0)
+            counts.update(
+                cases=tried, slack=slack, wide=slack > 0, unsure=session.unsure_rows() > 0
+            )
             session.step({name: changed(rng, name, tables[name], pool) for name in names})
             if rng.random() < 0.2:
                 session = restored(session, stored, MaintainedQuery(compiled(sql)))
     except NotExactError:
-        seen.update(["not exact", f"not exact: {sql}"])
+        counts.update(["not exact", f"not exact: {sql}"])
     except (EvaluationError, ReferenceFailure):
-        seen["failed"] += 1
+        counts["failed"] += 1
 
 
 def several_unsure_cases(

@@ -1,4 +1,4 @@
-"""Maintained sketches against ones computed from scratch, over random queries and changes; laws."""
+"""Maintained sketches compared with recomputed ones over random queries; operator laws."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def instance(rows: list[Row], partition: RangePartition, sketch: RangeSet) -> li
 
 
 @random_cases(0, 8, 400, also="0-9 19 25 46 49")
-def test_maintained_covers_and_equals_recaptured(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, one_case)
-    assert seen["exact"] > len(cases) * 10 // 3
-    assert seen["unsure"] > len(cases) // 120, "no HAVING came too close to call"
-    assert seen["safe"] > len(cases) * 2 // 3
-    assert seen["keyed"] > len(cases) // 20
+def test_maintained_sketches_match_recaptured(cases: Sequence[int]) -> None:
+    counts = seen_in(cases, one_case)
+    assert counts["exact"] > len(cases) * 10 // 3
+    assert counts["unsure"] > len(cases) // 120, "no HAVING came too close to call"
+    assert counts["safe"] > len(cases) * 2 // 3
+    assert counts["keyed"] > len(cases) // 20
 
 
-def one_case(seed: int, seen: Counter[str]) -> None:
+def one_case(seed: int, counts: Counter[str]) -> None:
     rng = random.Random(seed)
     case = random_circuit(rng)
     if case is None:
@@ -96,29 +96,29 @@ def one_case(seed: int, seen: Counter[str]) -> None:
     session = MaintainedQuery(case.compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
     cut = rng.randint(0, len(rows))
-    seen["keyed"] += bool(case.verdict.key_columns)
-    # Doubles too close to call below a grouping end a run, which stores nothing.
+    counts["keyed"] += bool(case.verdict.key_columns)
+    # Doubles too close to call below a grouping stop a run, which stores nothing.
     with suppress(ReferenceLimit, NotExactError):
         session.load(("t", table_of(part)) for part in (rows[:cut], rows[cut:]))
-        judge(session, case, rows, seen, label)
+        judge(session, case, rows, counts, label)
         for _ in range(4):
             session.step(changed(*random_change(rng, rows)))
-            judge(session, case, rows, seen, label)
+            judge(session, case, rows, counts, label)
 
 
 def judge(
-    session: MaintainedQuery, case: RandomCircuit, rows: list[Row], seen: Counter[str], label: str
+    session: MaintainedQuery, case: RandomCircuit, rows: list[Row], counts: Counter[str], label: str
 ) -> None:
     query, partition = case.query, case.partition
-    (held,) = session.ranges().values()
-    result = compare(held, accurate(query, rows, partition))
+    (sketch,) = session.ranges().values()
+    result = compare(sketch, accurate(query, rows, partition))
     assert result.covers, (label, rows, partition.attribute, result)
     unsure = session.unsure_rows() > 0
-    seen["unsure" if unsure else "exact"] += 1
+    counts["unsure" if unsure else "exact"] += 1
     assert unsure or result.slack == 0, (label, rows, partition.attribute, result)
     if case.verdict.safe:
-        seen["safe"] += 1
-        kept = {query.root.scans[0].access: instance(rows, partition, held)}
+        counts["safe"] += 1
+        kept = {query.root.scans[0].access: instance(rows, partition, sketch)}
         with_sketch = evaluate(query.root, {"t": rows}, kept)
         assert bag(with_sketch) == bag(evaluate(query.root, {"t": rows})), (label, rows)
 
@@ -131,64 +131,64 @@ def grouped(pass_: Partials, rows: list[Row], partition: RangePartition) -> pa.T
     kinds = [arrow_type(kind) for kind in pass_.key_types]
     kinds += [pa.int32()] if pass_.has_range else []
     kinds += [arrow_type(kind) for _, kind in pass_.columns]
-    arrays = [pa.array([row[at] for row in result], kind) for at, kind in enumerate(kinds)]
-    return pa.table(arrays, [f"c{at}" for at in range(len(arrays))])
+    arrays = [pa.array([row[index] for row in result], kind) for index, kind in enumerate(kinds)]
+    return pa.table(arrays, [f"c{index}" for index in range(len(arrays))])
 
 
 def absorbed(
-    session: MaintainedQuery, partition: RangePartition, came: list[Row], went: list[Row]
+    session: MaintainedQuery, partition: RangePartition, inserted: list[Row], deleted: list[Row]
 ) -> bool:
-    """Absorb the change; whether the pass told the rows of each range by itself."""
+    """Absorb the change. Returns whether the pass reported the rows of each range."""
     chain = session.compiled.chain
     pass_ = chain.partials()
-    tables = [grouped(pass_, rows, partition) for rows in (came, went)]
+    tables = [grouped(pass_, rows, partition) for rows in (inserted, deleted)]
     if any(pass_.needs_specials(table) for table in tables):
         pass_ = chain.partials(counts_specials=True)
-        tables = [grouped(pass_, rows, partition) for rows in (came, went)]
+        tables = [grouped(pass_, rows, partition) for rows in (inserted, deleted)]
     parts = []
-    for own_rows, table in zip((came, went), tables, strict=True):
-        counts = counted(own_rows, partition)
-        told = pass_.rows_per_range(table, partition)
-        assert told is None or told.tolist() == counts
+    for part, table in zip((inserted, deleted), tables, strict=True):
+        counts = counted(part, partition)
+        reported = pass_.rows_per_range(table, partition)
+        assert reported is None or reported.tolist() == counts
         parts.append(GroupedRows(table, np.array(counts, dtype=np.int64)))
     session.absorb(pass_, *parts, partition)
-    return told is not None
+    return reported is not None
 
 
-def one_absorbed_case(seed: int, seen: Counter[str]) -> None:
+def one_absorbed_case(seed: int, totals: Counter[str]) -> None:
     rng = random.Random(seed)
     case = random_circuit(rng)
     if case is None or case.compiled.chain is None:
         return
     session = MaintainedQuery(case.compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
-    # Doubles too close to call below a grouping end a run, which stores nothing.
+    # Doubles too close to call below a grouping stop a run, which stores nothing.
     with suppress(ReferenceLimit, NotExactError):
         session.load([("t", table_of(rows))])
         for _ in range(5):
             change, weights = random_change(rng, rows)
-            came = [row for row, weight in zip(change, weights, strict=True) if weight > 0]
-            went = [row for row, weight in zip(change, weights, strict=True) if weight < 0]
+            inserted = [row for row, weight in zip(change, weights, strict=True) if weight > 0]
+            deleted = [row for row, weight in zip(change, weights, strict=True) if weight < 0]
             if rng.random() < 0.7:
-                seen["told"] += absorbed(session, case.partition, came, went)
-                seen["absorbed"] += 1
+                totals["reported"] += absorbed(session, case.partition, inserted, deleted)
+                totals["absorbed"] += 1
             else:
                 session.step(changed(change, weights))
-            judge(session, case, rows, seen, f"case {seed}: {case.query.sql}")
+            judge(session, case, rows, totals, f"case {seed}: {case.query.sql}")
             counts = session.range_rows.counts(case.partition)
             assert counts.tolist() == counted(rows, case.partition)
 
 
 @random_cases(0, 40, 200, also="0-2 4 7 10 11 31 38 40 44 49")
-def test_absorbed_changes_cover_and_equal(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, one_absorbed_case)
-    assert seen["absorbed"] > 2 * len(cases), seen
-    assert seen["exact"] > 3 * len(cases), seen
-    assert len(cases) < seen["told"] < seen["absorbed"], seen
+def test_grouped_changes_match_recaptured(cases: Sequence[int]) -> None:
+    totals = seen_in(cases, one_absorbed_case)
+    assert totals["absorbed"] > 2 * len(cases), totals
+    assert totals["exact"] > 3 * len(cases), totals
+    assert len(cases) < totals["reported"] < totals["absorbed"], totals
 
 
 def other_ranges(rng: random.Random, partition: RangePartition) -> RangePartition:
-    """Some boundaries gone, some new ones among the column's values."""
+    """Some boundaries removed, some of the column's values added."""
     pool = {
         "id": [0, 1, 2, 3, 4, 5, 6],
         "g": [0, 1, 2],
@@ -207,18 +207,18 @@ def changed(rows: list[Row], weights: list[int]) -> dict[str, TableChange]:
 
 
 def split_rows(renumbering: Renumbering, rows: list[Row]) -> list[Row]:
-    """What has to be read again."""
+    """The rows that must be read again."""
     targets = renumbering.targets[range_ids_of(rows, renumbering.old)]
     return [row for row, target in zip(rows, targets.tolist(), strict=True) if target < 0]
 
 
 def moved(
-    held: MaintainedQuery, compiled: Dataflow, renumbering: Renumbering, rows: list[Row]
+    session: MaintainedQuery, compiled: Dataflow, renumbering: Renumbering, rows: list[Row]
 ) -> MaintainedQuery:
     split = split_rows(renumbering, rows)
     reread = [table_of(split)] if needs_rows(compiled, renumbering) else []
-    result = converted_session(held, compiled, renumbering, reread)
-    counts = renumbering.carried(held.range_rows.counts(renumbering.old))
+    result = converted_session(session, compiled, renumbering, reread)
+    counts = renumbering.carried(session.range_rows.counts(renumbering.old))
     result.range_rows.fill(renumbering.new, counts + np.array(counted(split, renumbering.new)))
     return result
 
@@ -228,7 +228,7 @@ def state(session: MaintainedQuery) -> tuple[object, ...]:
     return counts_of(session), [rows.counts(partition).tolist() for partition in rows.partitions]
 
 
-def one_rederived_case(rng: random.Random, label: str, seen: Counter[str]) -> None:
+def one_rederived_case(rng: random.Random, label: str, counts: Counter[str]) -> None:
     sql = random_sql(rng)
     root = apply_rules(parse_query(sql, {"t": SCHEMA}).root)
     partition = rng.choice(PARTITIONS)
@@ -237,28 +237,28 @@ def one_rederived_case(rng: random.Random, label: str, seen: Counter[str]) -> No
     query = replace(parse_query(sql, {"t": SCHEMA}), root=root)
     keys = check_safety(query, {access: partition.attribute}, []).key_columns
     try:
-        held = MaintainedQuery(compile_plan(root, {access: partition}, keys))
+        session = MaintainedQuery(compile_plan(root, {access: partition}, keys))
         compiled = compile_plan(root, {access: new}, keys)
     except BlockedError:
         return
     if compiled.chain is None:
-        seen["others"] += 1
+        counts["others"] += 1
         return
     rows = [random_row(rng) for _ in range(rng.randint(0, 12))]
-    held.load([("t", table_of(rows))])
+    session.load([("t", table_of(rows))])
     for _ in range(rng.randint(0, 3)):
-        held.step(changed(*random_change(rng, rows)))
+        session.step(changed(*random_change(rng, rows)))
     renumbering = Renumbering(partition, new)
-    result = moved(held, compiled, renumbering, rows)
+    result = moved(session, compiled, renumbering, rows)
     fresh = MaintainedQuery(compile_plan(root, {access: new}, keys))
     fresh.load([("t", table_of(rows))])
     is_sure = agree(result, fresh, (label, sql, rows))
     kind = "read" if needs_rows(compiled, renumbering) else "derived"
-    seen[kind] += 1
-    before = renumbering.ranges(held.ranges()[access])
+    counts[kind] += 1
+    before = renumbering.ranges(session.ranges()[access])
     assert not result.ranges()[access].minus(before), (label, sql, rows)
     if not is_sure:
-        seen["unsure"] += 1
+        counts["unsure"] += 1
         return
     result = restored(result, Stored(), MaintainedQuery(compile_plan(root, {access: new}, keys)))
     for _ in range(3):
@@ -271,26 +271,26 @@ def one_rederived_case(rng: random.Random, label: str, seen: Counter[str]) -> No
 
 
 def agree(
-    maintained_query: MaintainedQuery, fresh: MaintainedQuery, told: tuple[object, ...]
+    maintained_query: MaintainedQuery, fresh: MaintainedQuery, label: tuple[object, ...]
 ) -> bool:
-    """Whether both stand alike; only where sums of doubles left a doubt may one hold more."""
+    """Check that both states are equal. Returns False if uncertain sums of doubles prevent this."""
     if maintained_query.unsure_rows() or fresh.unsure_rows():
         return False
-    assert state(maintained_query) == state(fresh), told
+    assert state(maintained_query) == state(fresh), label
     return True
 
 
-def run(case: int, seen: Counter[str]) -> None:
-    # Doubles too close to call below a grouping end a run, which stores nothing.
+def run(case: int, counts: Counter[str]) -> None:
+    # Doubles too close to call below a grouping stop a run, which stores nothing.
     with suppress(NotExactError):
-        one_rederived_case(random.Random(case), f"case {case}", seen)
+        one_rederived_case(random.Random(case), f"case {case}", counts)
 
 
 @random_cases(0, 4, 200, also="2 4 6 7 9 12 14 16 32 40 49")
-def test_derived_state_is_as_if_filled_under_the_new_ranges(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, run)
-    assert seen["read"] > len(cases) // 8
-    assert seen["derived"] > len(cases) // 8
+def test_state_converts_to_new_ranges(cases: Sequence[int]) -> None:
+    counts = seen_in(cases, run)
+    assert counts["read"] > len(cases) // 8
+    assert counts["derived"] > len(cases) // 8
 
 
 DOUBLES = RangePartition("t", "d", DOUBLE, (0.0, 2.0))
@@ -304,8 +304,8 @@ COUNTED_QUERIES = [
 
 @pytest.mark.parametrize("sql", COUNTED_QUERIES)
 @pytest.mark.parametrize("partition", [DOUBLES, LONGS], ids=["doubles", "longs"])
-def test_counts_are_those_of_the_table(sql: str, partition: RangePartition) -> None:
-    """Also for rows the query drops, and once for a table it reads twice."""
+def test_range_counts_match_table(sql: str, partition: RangePartition) -> None:
+    """Rows that the query drops count too. A table that is read twice counts once."""
     root = apply_rules(parse_query(sql, {"t": SCHEMA}).root)
     sketched = {scan.access: partition for scan in root.scans}
     session = MaintainedQuery(compile_plan(root, sketched, {}))
@@ -317,7 +317,7 @@ def test_counts_are_those_of_the_table(sql: str, partition: RangePartition) -> N
         assert session.range_rows.counts(partition).tolist() == counted(rows, partition)
 
 
-def test_touch_counts_too_and_only_grows_by_deleted_rows_as_well() -> None:
+def test_touched_sketches_count_rows_and_only_grow() -> None:
     query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     rng, rows, before = random.Random(7), list[Row](), query.ranges
     for _ in range(20):
@@ -325,7 +325,7 @@ def test_touch_counts_too_and_only_grows_by_deleted_rows_as_well() -> None:
         assert not before.minus(now)
         assert query.range_rows.counts(LONGS).tolist() == counted(rows, LONGS)
         before = now
-    # Without them the average of their group may pass.
+    # Without the deleted rows, the average of their group may pass.
     query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     table = pa.table({"x": pa.array([-1, 5], pa.int64())})
     query.step(TableChange(table, np.ones(2, dtype=np.int64)))
@@ -334,7 +334,7 @@ def test_touch_counts_too_and_only_grows_by_deleted_rows_as_well() -> None:
     assert set(now.ids) == {int(LONGS.range_ids_of(from_arrow(table["x"], LONG))[1])}
 
 
-def test_what_a_checkpoint_wrote_is_taken_up_again() -> None:
+def test_counts_are_restored_from_a_checkpoint() -> None:
     query = TouchedQuery(LONGS, RangeSet.of([], LONGS.size))
     table = pa.table({"x": pa.array([None, -1, 0, 0, 5], pa.int64())})
     query.step(TableChange(table, np.ones(5, dtype=np.int64)))
@@ -408,13 +408,13 @@ def batch(rng: random.Random, table: pa.Table, *, is_left: bool) -> tuple[pa.Tab
     """The table after a batch, and the batch."""
     order = table.take(pa.array(rng.sample(range(len(table)), len(table)), pa.int64()))
     cut = rng.choice((0, 1, 3, len(table) // 2, len(table)))
-    gone, kept = order.slice(0, cut), order.slice(cut)
+    deleted, kept = order.slice(0, cut), order.slice(cut)
     new = rows(rng, rng.choice((0, 1, 4, 8)), is_left=is_left)
-    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(gone), len(new)])
-    return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
+    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(deleted), len(new)])
+    return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([deleted, new]), weights)
 
 
-def wanted(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
+def expected_sketches(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
     partitions = {
         scan.access: (LAW_PARTITIONS[scan.table].attribute, LAW_PARTITIONS[scan.table].boundaries)
         for scan in root.scans
@@ -427,35 +427,35 @@ def wanted(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
 def step_and_compare(
     session: MaintainedQuery, root: Plan, tables: dict[str, pa.Table], rng: random.Random
 ) -> None:
-    """A random batch: sketches are those of the lineage."""
+    """Apply a random batch and compare the sketches with the lineage."""
     batches = {}
     for table in tables:
         if rng.random() < 0.7:
             tables[table], batches[table] = batch(rng, tables[table], is_left=table == "t")
     session.step(batches)
-    held = {access: set(kept.ids) for access, kept in session.ranges().items()}
-    assert held == wanted(root, tables)
+    result = {access: set(kept.ids) for access, kept in session.ranges().items()}
+    assert result == expected_sketches(root, tables)
 
 
 @pytest.mark.parametrize("name", ONE_PER_OPERATOR)
 @random_seeds(1, 1, 12)
-def test_the_laws_of_every_operator(name: str, seed: int) -> None:
+def test_laws_of_every_operator(name: str, seed: int) -> None:
     rng, root = random.Random(f"{name} {seed}"), root_of(name)
-    session, in_lots, tables = started(name), started(name), some_tables(rng)
+    session, chunked, tables = started(name), started(name), some_tables(rng)
     empty = counts_of(session)
 
     session.step(changes(tables, 1))
-    lot = 1 if seed else 7
-    lots = [(key, at) for key, table in tables.items() for at in range(0, len(table), lot)]
-    rng.shuffle(lots)
-    for key, at in lots:
-        in_lots.step(changes({key: tables[key].slice(at, lot)}, 1))
-    assert counts_of(in_lots) == counts_of(session)
+    size = 1 if seed else 7
+    chunks = [(key, start) for key, table in tables.items() for start in range(0, len(table), size)]
+    rng.shuffle(chunks)
+    for key, start in chunks:
+        chunked.step(changes({key: tables[key].slice(start, size)}, 1))
+    assert counts_of(chunked) == counts_of(session)
 
     for _ in range(3):
         step_and_compare(session, root, tables, rng)
 
-    # A batch and its negative, one after the other or in one step, leave nothing.
+    # A batch and its inverse cancel, one after the other or in one step.
     before, more = counts_of(session), some_tables(rng)
     session.step(changes(more, 1))
     session.step(changes(more, -1))
@@ -467,7 +467,7 @@ def test_the_laws_of_every_operator(name: str, seed: int) -> None:
     session.step(changes({name: table.slice(0, 0) for name, table in more.items()}, 1))
     assert counts_of(session) == before
 
-    # A restored session goes on as if it had never stopped; without rows it is empty.
+    # A restored session continues as if it had never stopped; without rows it is empty.
     fresh = restored(session, Stored(), started(name))
     for one in (session, fresh):
         one.step(changes(more, 1))
@@ -478,7 +478,7 @@ def test_the_laws_of_every_operator(name: str, seed: int) -> None:
 
 
 def session_of(sql: str, tables: Mapping[str, tuple[str, int]]) -> MaintainedQuery:
-    """A circuit over tables of integers, each split in two where its first column has a value."""
+    """A circuit over integer tables. Each is split in two at a value of its first column."""
     catalog = {
         table: Schema(tuple(Column(name, LONG) for name in names))
         for table, (names, _) in tables.items()
@@ -493,11 +493,11 @@ def session_of(sql: str, tables: Mapping[str, tuple[str, int]]) -> MaintainedQue
 
 
 def paper_rows(names: str, *values: tuple[int | None, ...]) -> pa.Table:
-    return pa.table({name: [row[at] for row in values] for at, name in enumerate(names)})
+    return pa.table({name: [row[index] for row in values] for index, name in enumerate(names)})
 
 
 def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, int], ...]]:
-    """Per group: sum, count, and for each access the rows per fragment."""
+    """Per group: the sum, the count, and for each access the rows per range."""
     operator = next(op for op in session.circuit if isinstance(op, AggregateOperator))
     groups, *ranges = operator.arrangements()
     newest: dict[int, tuple[int, int, int]] = {}
@@ -505,21 +505,21 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
     for run in runs:
         none = np.zeros(len(run), dtype=np.int64)
         totals = run.values.get("low0", none)
-        for at, code in enumerate(run.codes.tolist()):
-            result = [run.values.get(name, none)[at] for name in ("rows", "group")]
-            newest[code] = (int(totals[at]), int(result[0]), int(result[1]))
+        for index, code in enumerate(run.codes.tolist()):
+            result = [run.values.get(name, none)[index] for name in ("rows", "group")]
+            newest[code] = (int(totals[index]), int(result[0]), int(result[1]))
     state = {}
     for key, (total, count, number) in newest.items():
         if not count:
             continue
         low = np.array([number << RANGE_BITS])
-        held = []
+        range_counts = []
         for counts in ranges:
             part: tuple[Run, ...] = counts.runs  # type: ignore[union-attr]  # as above
             _, codes, values = slices(part, low, low + (1 << RANGE_BITS), "count")
             ids = (codes & ((1 << RANGE_BITS) - 1)).tolist()
-            held.append(dict(zip(ids, values.tolist(), strict=True)))
-        state[key] = (total, count, *held)
+            range_counts.append(dict(zip(ids, values.tolist(), strict=True)))
+        state[key] = (total, count, *range_counts)
     return state
 
 
@@ -527,12 +527,14 @@ def sketches(session: MaintainedQuery) -> list[tuple[int, ...]]:
     return [range_id.ids for range_id in session.ranges().values()]
 
 
-@pytest.mark.parametrize(("word", "held"), [("EXISTS", [(1,), (1,)]), ("NOT EXISTS", [(0,), ()])])
-def test_a_row_with_null_is_found_among_the_pairs(word: str, held: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize(
+    ("word", "expected"), [("EXISTS", [(1,), (1,)]), ("NOT EXISTS", [(0,), ()])]
+)
+def test_semi_joins_find_rows_with_null(word: str, expected: list[tuple[int, ...]]) -> None:
     sql = f"SELECT a, b FROM t WHERE {word} (SELECT 1 FROM u WHERE t.a > u.c)"
     session = session_of(sql, {"t": ("ab", 5), "u": ("c", 5)})
     session.load([("t", paper_rows("ab", (9, None), (1, None))), ("u", paper_rows("c", (6,)))])
-    assert sketches(session) == held
+    assert sketches(session) == expected
 
 
 def test_figure_5_of_the_edbt_paper() -> None:
@@ -553,17 +555,17 @@ def test_figure_5_of_the_edbt_paper() -> None:
 
 
 def test_examples_5_2_and_5_3_of_the_draft() -> None:
-    """Group 1 goes, group 10 comes, group 7 changes its sum; figure 6 misprints 10's f2 as f1."""
+    """Group 1 is removed, 10 is added, 7 changes its sum. Figure 6 misprints 10's f2 as f1."""
     sql = "SELECT k, SUM(n) AS summation FROM rr, ss GROUP BY k"
     session = session_of(sql, {"rr": ("k", 5), "ss": ("n", 5)})
     session.load([("rr", paper_rows("k", (1,), (7,))), ("ss", paper_rows("n", (1,), (8,)))])
     ones = ({0: 1, 1: 1},)
     assert groups_of(session) == {1: (9, 2, {0: 2}, *ones), 7: (9, 2, {1: 2}, *ones)}
-    turned = np.array([-1, 1], dtype=np.int64)
+    signs = np.array([-1, 1], dtype=np.int64)
     session.step(
         {
-            "rr": TableChange(paper_rows("k", (1,), (10,)), turned),
-            "ss": TableChange(paper_rows("n", (8,), (10,)), turned),
+            "rr": TableChange(paper_rows("k", (1,), (10,)), signs),
+            "ss": TableChange(paper_rows("n", (8,), (10,)), signs),
         }
     )
     assert groups_of(session) == {7: (11, 2, {1: 2}, *ones), 10: (11, 2, {1: 2}, *ones)}

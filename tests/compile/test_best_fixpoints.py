@@ -1,4 +1,4 @@
-"""Fixpoints that keep the best of each group, against the slow reference: rows and sketches."""
+"""Fixpoints that keep the best row of each group, compared with the slow reference."""
 
 from __future__ import annotations
 
@@ -99,26 +99,28 @@ QUERIES = {
 def over_sketches(
     case: Case, tables: Mapping[str, Sequence[Row]], sketches: Mapping[str, set[int]]
 ) -> object:
-    """The rows over those of the tables that the sketches hold."""
+    """The query's rows over the sketches."""
     table = {scan.access: scan.table for scan in case.core.scans}
-    seen = {
-        access: [at for at, row in enumerate(tables[table[access]]) if range_id(row) in ranges]
+    instances = {
+        access: [
+            index for index, row in enumerate(tables[table[access]]) if range_id(row) in ranges
+        ]
         for access, ranges in sketches.items()
     }
-    return bag(evaluate(case.ruled.root, tables, seen))
+    return bag(evaluate(case.ruled.root, tables, instances))
 
 
 @pytest.mark.parametrize("name", QUERIES)
 @random_cases(2, 3, 12)
-def test_sketches_and_rows_are_those_of_the_reference(name: str, cases: range) -> None:
+def test_sketches_and_rows_match_the_reference(name: str, cases: range) -> None:
     case = DRAWN.case(QUERIES[name])
     assert all(n.best for n in case.core.walk() if isinstance(n, Fixpoint))
     for seed in cases:
         with_answer = seed % 2 == 0
         rng = random.Random(f"{name} {seed}")
         tables = DRAWN.some_tables(rng, {"links": 9, "seeds": 2})
-        made = partial(case.compiled, with_answer=with_answer)
-        for query in DRAWN.carried(rng, tables, made, 6, (1, 1, 3, 6), Limits(rounds=300)):
+        compiled = partial(case.compiled, with_answer=with_answer)
+        for query in DRAWN.carried(rng, tables, compiled, 6, (1, 1, 3, 6), Limits(rounds=300)):
             sketches = case.expected(tables)
             assert sketches_of(query) == sketches, seed
             if with_answer:
@@ -128,7 +130,7 @@ def test_sketches_and_rows_are_those_of_the_reference(name: str, cases: range) -
 
 
 def ranked(query: MaintainedQuery) -> list[tuple[int | None, int | None, int, int]]:
-    """Node, cost, rank and low of all rows that are in."""
+    """Node, cost, rank and low of all stored rows."""
     return [(*row.values(), rank, low) for row, rank, low in best_ranked(fixpoint_of(query).rows)]
 
 
@@ -137,9 +139,9 @@ def best_of(query: MaintainedQuery) -> list[tuple[int | None, int | None]]:
     return sorted((row[:2] for row in ranked(query)), key=repr)
 
 
-def test_what_is_least_above_a_bound_needs_all_best_rows() -> None:
-    """1 -> 2 costs 5 or 1, 1 -> 3 costs 4. Of `HAVING MIN(c) > 3` node 3 alone is left, and over
-    the rows that it comes from, 2 would be there at 5: the sketch has the 1, too."""
+def test_having_on_best_values_needs_all_best_rows() -> None:
+    """1 -> 2 costs 5 or 1, 1 -> 3 costs 4. Only node 3 passes `HAVING MIN(c) > 3`. Without the row
+    of cost 1, node 2 would pass with 5, so the sketch needs it."""
     case, query = query_of(
         "WITH RECURSIVE r(n, c) AS (SELECT b, w FROM links WHERE a = 1 UNION SELECT l.b, r.c + l.w"
         " FROM r JOIN links l ON r.n = l.a) SELECT n, min(c) AS c FROM r GROUP BY n HAVING min(c)>3"
@@ -152,7 +154,7 @@ def test_what_is_least_above_a_bound_needs_all_best_rows() -> None:
     assert len(evaluate(case.query.root, {"links": rows[::2]})) == 2
 
 
-def test_a_circle_below_zero_has_no_end() -> None:
+def test_negative_cycles_hit_the_limit() -> None:
     _, query = query_of(QUERIES["cheapest"])
     query.circuit.end_by(Limits(rounds=50))
     links, seeds = [row(1, 2, 1), row(2, 1, -1), row(2, 1, -2)], [row(1, 0, 0)]
@@ -165,14 +167,14 @@ def test_a_circle_below_zero_has_no_end() -> None:
     assert "a cycle that keeps improving the value" in str(caught.value.hint)
 
 
-def test_a_row_that_was_never_there_is_told() -> None:
+def test_deleting_a_missing_row_fails() -> None:
     _, query = query_of(QUERIES["cheapest"])
     with pytest.raises(CountBelowZeroError):
         query.step({"seeds": change_of("seeds", [row(1, 0, 0)], [-1])})
 
 
-def test_the_best_rows_alone_stay() -> None:
-    """Of a thousand links to one node one row is in, whatever else is derived."""
+def test_only_best_rows_are_kept() -> None:
+    """A thousand links to one node leave one row."""
     _, query = query_of(QUERIES["cheapest"])
     links = [row(1, 2, cost) for cost in range(1000)]
     query.step({"links": change_of("links", links, [1] * 1000)})
@@ -183,18 +185,18 @@ def test_the_best_rows_alone_stay() -> None:
 
 
 def _stepped(name: str, *changes: Mapping[str, Sequence[tuple[int | None, ...]]]) -> list[object]:
-    """Nodes and values that are in after steps, each of rows that come."""
+    """Nodes and values that are stored after steps of insertions."""
     _, query = query_of(QUERIES[name])
     for change in changes:
-        made = {}
+        batch = {}
         for table, rows in change.items():
             named = [dict(zip(COLUMNS[table], (*row, 0), strict=True)) for row in rows]
-            made[table] = change_of(table, named, [1] * len(rows))
-        query.step(made)
+            batch[table] = change_of(table, named, [1] * len(rows))
+        query.step(batch)
     return best_of(query)
 
 
-def test_what_comes_of_null_may_be_better_than_what_comes_of_a_value() -> None:
+def test_null_may_lead_to_a_better_value() -> None:
     """greatest(NULL, 3) is 3."""
     seeds = [(1, None), (1, 5)]
     links = {"links": [(1, 2, 3)]}
@@ -205,14 +207,14 @@ def test_what_comes_of_null_may_be_better_than_what_comes_of_a_value() -> None:
         assert _stepped("smoothest", *changes) == [(1, 5), (1, None), (2, 3)]
 
 
-def test_a_row_that_comes_of_a_better_one_alike_stands_on_that() -> None:
-    """A step of 7 is the greatest of the way whether it begins with 5 or 3."""
+def test_equal_values_derive_from_the_better_row() -> None:
+    """The greatest cost of the path is 7 whether it begins with 5 or 3."""
     links = [(1, 2, 7), (2, 3, 1)]
     result = _stepped("smoothest", {"links": links, "seeds": [(1, 5)]}, {"seeds": [(1, 3)]})
     assert result == [(1, 3), (2, 7), (3, 7)]
 
 
-def test_what_a_beaten_row_led_to_is_no_lineage_not_even_in_a_cycle() -> None:
+def test_beaten_rows_are_not_in_the_lineage() -> None:
     """2 costs 3 before 1 is followed, and leads to 3 at the same cost, which derives itself."""
     case, query = query_of(QUERIES["smoothest"])
     seeds = [{"a": 1, "w": 0, "f": 0}, {"a": 2, "w": 3, "f": 2}]
@@ -225,7 +227,7 @@ def test_what_a_beaten_row_led_to_is_no_lineage_not_even_in_a_cycle() -> None:
 
 
 @pytest.mark.parametrize(("name", "last"), [("components", 2**63 - 1), ("highest label", -(2**63))])
-def test_null_is_no_value_not_even_the_last(name: str, last: int) -> None:
+def test_null_is_not_an_extreme_value(name: str, last: int) -> None:
     result = _stepped(name, {"seeds": [(1, last), (1, None), (2, None)]})
     assert result == [(1, last), (2, None)]
 
@@ -272,7 +274,7 @@ THRESHOLDS = (
     (best_values, "_FEW", 1),
     (trace, "_MOST_BATCHES", 2),
 )
-"""What many rows or keys are, brought down to where tables here are large."""
+"""Thresholds for many rows or keys, lowered so that small tables exceed them."""
 
 
 def fixpoint_of(query: MaintainedQuery) -> BestFixpoint:
@@ -286,36 +288,36 @@ def query_of(sql: str) -> tuple[Case, MaintainedQuery]:
 
 
 @pytest.mark.parametrize("name", [*VALUED, *OTHERS, *OF_OTHERS])
-def test_what_goes_on_from_a_value_and_nothing_else_is_taken_for_that(name: str) -> None:
+def test_which_queries_are_followed_by_value(name: str) -> None:
     fixpoint = fixpoint_of(query_of({**QUERIES, **OTHERS, **VALUED}[name])[1])
     assert (fixpoint._valued is not None) == (name in VALUED)
 
 
-def test_where_less_is_not_better_there_are_no_best_rows() -> None:
-    # What is taken from grows as the value falls.
+def test_decreasing_steps_have_no_best_rows() -> None:
+    # The result grows when the value falls.
     _, query = query_of(FROM_SEEDS.format("l.w - r.c", "") + MIN)
     (result,) = (one for one in query.circuit if isinstance(one, BestFixpoint | EngineFixpoint))
     assert isinstance(result, EngineFixpoint)
 
 
-class Given:
-    """What a step was followed by: counts, and where to give up."""
+class FollowedSteps:
+    """Counts steps followed by value, and makes some of them give up."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random, way: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random, mode: str) -> None:
         self.followed = 0
         self.given_up = 0
         self._left = 10**9
-        self._rng, self._way = rng, way
-        of, keep = ValuedRows.key_slots, relaxation.ValuedChanges.keep
+        self._rng, self._mode = rng, mode
+        key_slots, keep = ValuedRows.key_slots, relaxation.ValuedChanges.keep
 
-        def some_of(rows: ValuedRows, keys: Ints) -> Ints:
+        def limited_key_slots(rows: ValuedRows, keys: Ints) -> Ints:
             self._left -= 1
             if self._left < 0:
                 self.given_up += 1
                 raise NotIntegerStepError
-            return of(rows, keys)
+            return key_slots(rows, keys)
 
-        def kept(changes: relaxation.ValuedChanges) -> object:
+        def counted_keep(changes: relaxation.ValuedChanges) -> object:
             self._left = 10**9
             self.followed += 1
             return keep(changes)
@@ -323,14 +325,14 @@ class Given:
         for module, name, few in THRESHOLDS:
             if rng.random() < 0.6:
                 monkeypatch.setattr(module, name, few)
-        monkeypatch.setattr(ValuedRows, "key_slots", some_of)
-        monkeypatch.setattr(relaxation.ValuedChanges, "keep", kept)
+        monkeypatch.setattr(ValuedRows, "key_slots", limited_key_slots)
+        monkeypatch.setattr(relaxation.ValuedChanges, "keep", counted_keep)
 
     def begin(self, query: MaintainedQuery) -> None:
-        """A step follows."""
-        if self._way == "never":
+        """Call before each step."""
+        if self._mode == "never":
             fixpoint_of(query)._valued = None
-        if self._way == "given up":
+        if self._mode == "given up":
             self._left = self._rng.choice((0, 1, 2, 4, 10**9))
 
 
@@ -349,7 +351,7 @@ def some_links(rng: random.Random, nodes: int, most: int, nulls: float) -> list[
 def derivations(
     name: str, tables: dict[str, list[Row]], inside: Sequence[tuple[int, int, int]]
 ) -> Iterator[tuple[int, int | None, int]]:
-    """Key, value and rank of the body, of all that is derived."""
+    """Key, value and rank of the body of all derivations."""
     step = STEPS.get(name, lambda c, w: c + w)
     for row in tables["seeds"]:
         yield row["a"], row["w"], -1  # type: ignore[misc]
@@ -369,76 +371,74 @@ def _pairs(fixpoint: BestFixpoint, columns: Mapping[str, Vector]) -> list[tuple[
 
 
 def check(name: str, query: MaintainedQuery, tables: dict[str, list[Row]]) -> None:
-    """All that is kept, against a recount."""
+    """Compare the whole state with a recount."""
     fixpoint = fixpoint_of(query)
-    held = fixpoint.rows
-    key, value = held.grouped.keys[0], held.grouped.values[0][0]
-    ranked = best_ranked(held)
+    stored = fixpoint.rows
+    key, value = stored.grouped.keys[0], stored.grouped.values[0][0]
+    ranked = best_ranked(stored)
     rows = [(row[key], row[value], rank) for row, rank, _ in ranked]
-    # What is NULL may stand on more that is NULL, which is not followed here.
+    # NULL rows may derive from other NULL rows, which is not checked here.
     known = [row for row in rows if row[1] is not None]
     result = list(derivations(name, tables, known))
     best = max if "max(" in VALUED[name] else min
     values: dict[int, int] = {}
-    for head, made, _ in result:
-        if made is not None:
-            values[head] = best(made, values.get(head, made))
-    assert {head: made for head, made, _ in known} == values
+    for head, derived, _ in result:
+        if derived is not None:
+            values[head] = best(derived, values.get(head, derived))
+    assert {head: derived for head, derived, _ in known} == values
     assert len(rows) == len({head for head, _, _ in rows}) == fixpoint._count
-    rank = {head: at for head, _, at in known}
+    rank = {head: row_rank for head, _, row_rank in known}
     low: Counter[int] = Counter()
-    for head, made, body in result:
-        low[head] += made is not None and made == values[head] and body < rank[head]
+    for head, derived, body in result:
+        low[head] += derived is not None and derived == values[head] and body < rank[head]
     assert all(low[head] for head in rank)
-    told = {row[key]: low for row, _, low in ranked}
-    assert {head: low[head] for head in rank} == {head: told[head] for head in rank}
+    reported_low = {row[key]: low for row, _, low in ranked}
+    assert {head: low[head] for head in rank} == {head: reported_low[head] for head in rank}
     if len(known) == len(rows):
         every: Counter[tuple[int, int | None]] = Counter()
-        whole = held.derived.whole()
+        whole = stored.derived.whole()
         for pair, weight in zip(
             _pairs(fixpoint, whole.columns) if len(whole) else [], whole.weights, strict=True
         ):
             every[pair] += weight
-        assert every == Counter((head, made) for head, made, _ in result)
-    assert sorted(own_rows(fixpoint), key=repr) == sorted(rows, key=repr)
+        assert every == Counter((head, derived) for head, derived, _ in result)
+    assert sorted(join_rows(fixpoint), key=repr) == sorted(rows, key=repr)
 
 
-def own_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
-    """The join's rows of the fixpoint."""
+def join_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
+    """The fixpoint's rows in the index of the join."""
     (join,) = (one for one in fixpoint._step if isinstance(one, JoinOperator))
     (index,) = (one for one in join.indexes if any("rank" in name for name, _ in one.columns))
     rows = index.whole()
     if not len(rows):
         return []
     assert (rows.weights == 1).all()
-    *own, rank = (rows.columns[name].to_arrow().to_pylist() for name, _ in index.columns)
-    key = next(at for at, (name, _) in enumerate(index.columns) if name.endswith(".n"))
-    return list(zip(own[key], own[1 - key], rank, strict=True))
+    *columns, rank = (rows.columns[name].to_arrow().to_pylist() for name, _ in index.columns)
+    key = next(position for position, (name, _) in enumerate(index.columns) if name.endswith(".n"))
+    return list(zip(columns[key], columns[1 - key], rank, strict=True))
 
 
-@pytest.mark.parametrize("way", ["by value", "never", "given up"])
+@pytest.mark.parametrize("mode", ["by value", "never", "given up"])
 @random_cases(1, 2, 10)
-def test_all_that_is_kept_is_that_of_a_recount(
-    monkeypatch: pytest.MonkeyPatch, cases: range, way: str
-) -> None:
+def test_state_matches_a_recount(monkeypatch: pytest.MonkeyPatch, cases: range, mode: str) -> None:
     given_up = 0
     for name, seed in product(VALUED, cases):
         with monkeypatch.context() as patch:
-            given_up += recounted(patch, name, seed, way)
-    assert (given_up > 0) == (way == "given up")
+            given_up += recounted(patch, name, seed, mode)
+    assert (given_up > 0) == (mode == "given up")
 
 
-def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -> int:
-    """How many steps were given up."""
-    rng = random.Random(f"{name} {seed} {way}")
-    given = Given(monkeypatch, rng, way)
+def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, mode: str) -> int:
+    """Returns how many steps gave up."""
+    rng = random.Random(f"{name} {seed} {mode}")
+    followed_steps = FollowedSteps(monkeypatch, rng, mode)
     case, query = query_of(VALUED[name])
     query.circuit.end_by(Limits(rounds=300))
     nodes, nulls = rng.choice(((4, 0.0), (12, 0.0), (12, 0.02), (30, 0.0)))
     links = some_links(rng, nodes, rng.choice((nodes, 2 * nodes, 3 * nodes)), nulls)
     seeds: list[Row] = [{"a": rng.randrange(nodes), "w": rng.randrange(3), "f": 0} for _ in "ab"]
     tables = {"links": links, "seeds": seeds}
-    given.begin(query)
+    followed_steps.begin(query)
     query.load(DRAWN.whole(tables))
     check(name, query, tables)
     assert sketches_of(query) == case.expected(tables)
@@ -450,18 +450,18 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
             if table == "seeds" and rng.random() < 0.7:
                 continue
             most = rng.choice((1, 1, 2, 6))
-            came = some_links(rng, nodes, rng.randint(0, most), nulls)
-            # Some of them twice, some again what is there.
-            came += came[:1] + rng.sample(rows, min(len(rows), rng.randint(0, 1)))
-            gone = rng.sample(rows, min(len(rows), rng.randint(0, most)))
-            for row in gone:
+            inserted = some_links(rng, nodes, rng.randint(0, most), nulls)
+            # Duplicates, and copies of existing rows.
+            inserted += inserted[:1] + rng.sample(rows, min(len(rows), rng.randint(0, 1)))
+            deleted = rng.sample(rows, min(len(rows), rng.randint(0, most)))
+            for row in deleted:
                 rows.remove(row)
             if table == "seeds":
-                came = [{**row, "w": rng.randrange(4)} for row in came if not nulls][:2]
-            rows += came
-            weights = [1] * len(came) + [-1] * len(gone)
-            changes[table] = change_of(table, came + gone, weights)
-        given.begin(query)
+                inserted = [{**row, "w": rng.randrange(4)} for row in inserted if not nulls][:2]
+            rows += inserted
+            weights = [1] * len(inserted) + [-1] * len(deleted)
+            changes[table] = change_of(table, inserted + deleted, weights)
+        followed_steps.begin(query)
         query.step(changes)
         check(name, query, tables)
         if turn % 3 == 0 or turn == turns - 1:
@@ -470,11 +470,11 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
         if turn % 6 == 3:
             query = restored(query, stored, MaintainedQuery(case.compiled(with_answer=False)))
             query.circuit.end_by(Limits(rounds=300))
-    if way == "never":
-        assert not given.followed
-    elif way != "given up":
-        assert given.followed > (turns // 4 if nulls else turns), (name, seed)
-    return given.given_up
+    if mode == "never":
+        assert not followed_steps.followed
+    elif mode != "given up":
+        assert followed_steps.followed > (turns // 4 if nulls else turns), (name, seed)
+    return followed_steps.given_up
 
 
 def row(a: int, b: int, w: int) -> Row:
@@ -482,48 +482,48 @@ def row(a: int, b: int, w: int) -> Row:
 
 
 @pytest.mark.parametrize("more", [-1, 1 << 60])
-def test_links_that_take_away_or_go_far_are_left_to_the_operators(
+def test_negative_and_huge_links_use_the_operators(
     monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
-    """A circle that takes away would be followed for as long as there are limits."""
-    given = Given(monkeypatch, random.Random(1), "by value")
+    """A negative cycle would be followed up to the limit."""
+    followed_steps = FollowedSteps(monkeypatch, random.Random(1), "by value")
     case, query = query_of(VALUED["cheapest"])
     tables = {"links": [row(1, 2, 5), row(2, 3, more)], "seeds": [row(1, 0, 0)]}
     query.load(DRAWN.whole(tables))
-    # What leads on from 2 is asked for where 2 itself has another value.
+    # The links from 2 are read when the value of 2 changes.
     for link in (row(1, 4, 1), row(1, 2, 3)):
         tables["links"].append(link)
-        given.begin(query)
+        followed_steps.begin(query)
         query.step({"links": change_of("links", [link], [1])})
         check("cheapest", query, tables)
         assert sketches_of(query) == case.expected(tables)
-        assert given.followed == 1
+        assert followed_steps.followed == 1
 
 
 @pytest.mark.parametrize(("added", "best", "sign"), [("r.c - l.w", MIN, -1), ("r.c + l.w", MAX, 1)])
 @pytest.mark.parametrize("more", [2, -2])
-def test_what_makes_values_better_or_worse_is_told_by_its_sign(
+def test_only_worsening_links_are_followed_by_value(
     monkeypatch: pytest.MonkeyPatch, added: str, best: str, sign: int, more: int
 ) -> None:
-    """Links that make them better are left to the operators, those that make them worse are not."""
-    given = Given(monkeypatch, random.Random(1), "by value")
+    """Links that improve values are left to the operators."""
+    followed_steps = FollowedSteps(monkeypatch, random.Random(1), "by value")
     _, query = query_of(FROM_SEEDS.format(added, "") + best)
     query.load(DRAWN.whole({"links": [row(2, 3, more)], "seeds": [row(1, 0, 10)]}))
-    given.begin(query)
-    given.followed = 0
+    followed_steps.begin(query)
+    followed_steps.followed = 0
     query.step({"links": change_of("links", [row(1, 2, more)], [1])})
     fixpoint = fixpoint_of(query)
     step = sign * more
     rows = dict(_pairs(fixpoint, fixpoint.output().columns))
     assert rows == {1: 10, 2: 10 + step, 3: 10 + 2 * step}
-    assert given.followed == (more < 0)
+    assert followed_steps.followed == (more < 0)
 
 
-def test_what_goes_beyond_all_numbers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = Given(monkeypatch, random.Random(1), "by value")
+def test_overflow_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed_steps = FollowedSteps(monkeypatch, random.Random(1), "by value")
     _, query = query_of(VALUED["cheapest"])
     query.load(DRAWN.whole({"links": [row(2, 3, INT64_MAX)], "seeds": [row(1, 0, 0)]}))
-    given.begin(query)
+    followed_steps.begin(query)
     with pytest.raises(EvaluationError) as raised:
         query.step({"links": change_of("links", [row(1, 2, 3)], [1])})
     assert raised.value.code == "arithmetic_overflow"

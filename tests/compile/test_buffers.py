@@ -1,4 +1,4 @@
-"""Bounded buffers mean the same as keeping everything, however often the best rows are deleted."""
+"""Bounded buffers give the same results as keeping everything, even after deletions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SQL = {
     **FIRST_ROWS,
 }
 FEW_VALUES = ("top_united", "ranked_densely", "ranked_groups", "top_filtered")
-"""These order by what has few values, or few groups, all of which are kept."""
+"""Queries that order by few values or few groups, all of which are kept."""
 
 
 @cache
@@ -63,30 +63,30 @@ def compiled(name: str, buffers: Buffers = KEEP_ALL, read: Iterable[str] = ()) -
 
 
 def bounded(**sizes: int) -> Buffers:
-    """Bounds of single pieces of state."""
+    """Bounds of individual pieces of state."""
     return Buffers(of_piece=sizes)
 
 
 class Tables(Struct, dict=True):
-    """Tables in memory, as a refill reads them; `asked` are the keys it was asked for."""
+    """In-memory tables for refills. `requested` records the keys of the requests."""
 
-    found: dict[str, pa.Table]
-    asked: list[Mapping[str, Vector]] = field(default_factory=list)
+    current: dict[str, pa.Table]
+    requested: list[Mapping[str, Vector]] = field(default_factory=list)
 
     def read(self, source: Source, keys: Mapping[str, Vector]) -> Iterable[pa.Table]:
-        self.asked.append(keys)
-        whole = self.found[source.table].select(source.scan.table_columns)
+        self.requested.append(keys)
+        whole = self.current[source.table].select(source.scan.table_columns)
         return [whole.slice(0, len(whole) // 2), whole.slice(len(whole) // 2)]
 
     def partners(self, form: Dataflow) -> ReferencePartners:
-        """Who reads the tables as they are now for this circuit."""
-        rows = {name: table.to_pylist() for name, table in self.found.items()}
+        """A reader of the current tables for this circuit."""
+        rows = {name: table.to_pylist() for name, table in self.current.items()}
         partitions = {one.access: LAW_PARTITIONS[one.table] for one in form.sources}
         return ReferencePartners(form, partitions, rows)
 
 
 def some_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
-    """Rows with many values of x in few groups, so that the best are few among many."""
+    """Rows with many values of x in few groups, so that few rows are the best."""
     result = rows(rng, count, is_left=is_left)
     if not is_left:
         return result
@@ -101,7 +101,7 @@ def change(
 ) -> tuple[pa.Table, TableChange]:
     """The table after a batch that mostly deletes the best rows, and the batch.
 
-    With `end` it deletes the half of the rows that comes first in this order.
+    With `end` it deletes the first half of the rows in this order.
     """
     order = table.take(pa.array(rng.sample(range(len(table)), len(table)), pa.int64()))
     keys = [("x", "descending" if rng.random() < 0.5 else "ascending")] if is_left else []
@@ -109,10 +109,10 @@ def change(
     cut = rng.choice((0, 1, 2, len(table) // 3, len(table) if rng.random() < 0.1 else 1))
     if end is not None:
         order, cut = table.sort_by([("x" if is_left else "y", end)]), len(table) // 2
-    gone, kept = order.slice(0, cut), order.slice(cut)
+    deleted, kept = order.slice(0, cut), order.slice(cut)
     new = some_rows(rng, rng.choice((0, 0, 1, 3)), is_left=is_left)
-    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(gone), len(new)])
-    return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
+    weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(deleted), len(new)])
+    return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([deleted, new]), weights)
 
 
 def of_t(groups: Iterable[int], values: Iterable[int]) -> pa.Table:
@@ -129,7 +129,7 @@ def loaded(name: str, bound: int | None, *tables: pa.Table) -> MaintainedQuery:
     return session
 
 
-def gone(rows: pa.Table) -> dict[str, TableChange]:
+def deletion(rows: pa.Table) -> dict[str, TableChange]:
     return {"t": TableChange(rows, np.full(len(rows), -1))}
 
 
@@ -137,28 +137,28 @@ def test_state_stays_small() -> None:
     rng, count = random.Random(3), 5000
     groups = [rng.randrange(4) for _ in range(count)]
     table = of_t(groups, [rng.randrange(100_000) for _ in range(count)])
-    parts = [table.slice(at, 500) for at in range(0, count, 500)]
+    parts = [table.slice(start, 500) for start in range(0, count, 500)]
     for name in ("least", "rows"):
         whole, bounded = (loaded(name, bound, *parts) for bound in (None, 10))
         assert counts_of(bounded) == counts_of(whole)
         assert bounded.state_bytes() < whole.state_bytes() / 10
 
 
-def test_only_the_group_that_ran_out_is_asked_for() -> None:
+def test_only_the_exhausted_group_is_refilled() -> None:
     table = of_t([1, 1, 1, 2, 2, 2], [1, 2, 3, 4, 5, 6])
     session, tables = loaded("least", 1, table), Tables({"t": table.slice(2)})
-    session.step(gone(table.slice(0, 2)), tables.read)
-    assert [keys["g"].values.tolist() for keys in tables.asked] == [[1]]
+    session.step(deletion(table.slice(0, 2)), tables.read)
+    assert [keys["g"].values.tolist() for keys in tables.requested] == [[1]]
     assert session.refilled() == (1, 4)
 
 
 @pytest.mark.parametrize("bound", [3, 4, 8])
-def test_as_many_rows_are_wanted_as_are_kept_and_some_are_to_spare(bound: int) -> None:
-    """Each deletion of the very first row read the table again, where no more were kept."""
+def test_refills_read_more_rows_than_are_needed(bound: int) -> None:
+    """If no spare rows were kept, each deletion of the first row would read the table again."""
     table = of_t([1] * 60, range(60, 0, -1))
     session = loaded("rows", bound, table)
     for first in range(40):
-        session.step(gone(table.slice(first, 1)), Tables({"t": table.slice(first + 1)}).read)
+        session.step(deletion(table.slice(first, 1)), Tables({"t": table.slice(first + 1)}).read)
     groups, _ = session.refilled()
     assert 0 < groups <= 40 * 2 // bound
 
@@ -167,29 +167,29 @@ def test_as_many_rows_are_wanted_as_are_kept_and_some_are_to_spare(bound: int) -
     ("name", "order", "deleted", "left"),
     [("least", "ascending", [(0, 28)], 40), ("rows", "descending", [(n, 1) for n in range(8)], 10)],
 )
-def test_a_table_that_holds_other_rows_is_noticed(
+def test_refills_that_do_not_match_are_errors(
     name: str, order: str, deleted: list[tuple[int, int]], left: int
 ) -> None:
-    """Or lacks first rows that are held."""
+    """Also if the table lacks first rows that the buffer has."""
     table = rows(random.Random(1), 40, is_left=True).sort_by([("x", order)])
     session, rest = loaded(name, 1, table), Tables({"t": table.slice(left)})
 
     def delete() -> None:
         for part in deleted:
-            session.step(gone(table.slice(*part)), rest.read)
+            session.step(deletion(table.slice(*part)), rest.read)
 
     with pytest.raises(CountBelowZeroError, match="refilled with rows that do not match"):
         delete()
 
 
-def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
+def test_without_a_table_to_read_a_recapture_is_needed() -> None:
     table = rows(random.Random(1), 40, is_left=True).sort_by("x")
     session = loaded("least", 1, table)
     with pytest.raises(RecaptureNeededError, match="exhausted a buffer"):
-        session.step(gone(table.slice(0, 30)))
+        session.step(deletion(table.slice(0, 30)))
 
 
-def test_what_a_bound_means_is_said() -> None:
+def test_notes_explain_a_bound() -> None:
     assert compiled("least").note == ""
     assert compiled("least", Buffers.of(5)).note.endswith("keep the best 5")
     assert compiled("papers_top", Buffers.of(5)).note.endswith("or over groups keep the best 5")
@@ -200,7 +200,7 @@ MOVED = (
     *("least", "both_ends", "computed_key", "sets", "rolled", "joined", "top", "per_group"),
     *("per_own", "numbered", "numbered_joined", "ranked_second", "ranked_densely", "ranked_groups"),
 )
-"""Queries with groups whose buffers are a choice."""
+"""Queries with groups whose buffers may be bounded or not."""
 
 
 def some_choice(rng: random.Random, name: str, of_all: int | None) -> Dataflow:
@@ -211,10 +211,10 @@ def some_choice(rng: random.Random, name: str, of_all: int | None) -> Dataflow:
     return compiled(name, Buffers(of_all=of_all, of_piece=sizes), read)
 
 
-def handed_over(
+def converted(
     session: MaintainedQuery, form: Dataflow, stored: Stored, tables: Tables
 ) -> MaintainedQuery:
-    """The session in the other circuit, by way of what a store would hold."""
+    """The session in another circuit, by way of its stored state."""
     before = tables.partners(session.compiled)
     fresh = restored(session, stored, MaintainedQuery(form))
     session.read_by(before)
@@ -224,51 +224,53 @@ def handed_over(
 
 
 def moves(before: Dataflow, after: Dataflow) -> list[str]:
-    now, then = ({one.piece: one.size for one in form.buffers} for form in (before, after))
+    sizes, new_sizes = ({one.piece: one.size for one in form.buffers} for form in (before, after))
     return [
-        "bounded" if then[piece] else "kept again"
-        for piece in now
-        if bool(now[piece]) != bool(then[piece])
+        "bounded" if new_sizes[piece] else "kept again"
+        for piece in sizes
+        if bool(sizes[piece]) != bool(new_sizes[piece])
     ]
 
 
-def compared(name: str, seed: int, seen: Counter[str]) -> None:
-    """A query whose buffers are bounded, or not, from step to step beside one that keeps all."""
+def compared(name: str, seed: int, counts: Counter[str]) -> None:
+    """A query whose buffers change between steps, compared with one that keeps everything."""
     rng = random.Random(seed)
     tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 24, is_left=False)})
     of_all = rng.choice((1, 3))
-    whole, moving = (
+    whole, changing = (
         MaintainedQuery(form) for form in (compiled(name), some_choice(rng, name, of_all))
     )
-    for session in (whole, moving):
+    for session in (whole, changing):
         session.read_by(tables.partners(session.compiled))
-        session.load(tables.found.items())
+        session.load(tables.current.items())
     stored = Stored()
     for turn in range(8):
         if rng.random() < 0.6:
             form = some_choice(rng, name, of_all)
-            seen.update(moves(moving.compiled, form))
-            seen["refilled"] += moving.refilled()[0]
-            moving = handed_over(moving, form, stored, tables)
+            counts.update(moves(changing.compiled, form))
+            counts["refilled"] += changing.refilled()[0]
+            changing = converted(changing, form, stored, tables)
         changes = {}
-        for table in tables.found:
-            # Now and then half of the table goes, from either end, which no buffer lasts for.
+        for table in tables.current:
+            # Sometimes half of the table is deleted, from either end, which exhausts every buffer.
             end = {2: "descending", 5: "ascending"}.get(turn)
-            after, changes[table] = change(rng, tables.found[table], is_left=table == "t", end=end)
-            tables.found[table] = after
+            after, changes[table] = change(
+                rng, tables.current[table], is_left=table == "t", end=end
+            )
+            tables.current[table] = after
         whole.step(changes)
-        moving.read_by(tables.partners(moving.compiled))
-        moving.step(changes, tables.read)
-        assert counts_of(moving) == counts_of(whole), (name, seed)
-        assert moving.ranges() == whole.ranges()
-    seen["refilled"] += moving.refilled()[0]
-    # Kept whole again, it is the state of one that always was, and goes on without a table.
-    moving = handed_over(moving, compiled(name), stored, tables)
-    assert pieces(moving) == pieces(whole), (name, seed)
+        changing.read_by(tables.partners(changing.compiled))
+        changing.step(changes, tables.read)
+        assert counts_of(changing) == counts_of(whole), (name, seed)
+        assert changing.ranges() == whole.ranges()
+    counts["refilled"] += changing.refilled()[0]
+    # Without bounds again, the state equals that of the session that was never bounded.
+    changing = converted(changing, compiled(name), stored, tables)
+    assert pieces(changing) == pieces(whole), (name, seed)
 
 
 def pieces(session: MaintainedQuery) -> dict[str, object]:
-    """What lies in the state of groups and of first rows, whatever the runs and numbers."""
+    """The state of groups and of first rows, independent of runs and group numbers."""
     result: dict[str, object] = {}
     for operator in session.circuit:
         if isinstance(operator, AggregateOperator):
@@ -276,11 +278,11 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
             numbers = None if run is None else run.values.get("group")
             if numbers is None:
                 continue
-            places = dict(zip(numbers.tolist(), run.codes.tolist(), strict=True))
+            codes = dict(zip(numbers.tolist(), run.codes.tolist(), strict=True))
             assert not [column for column in run.values if column.startswith("edge")]
             for keeper in operator._extremes.arrangements():
                 owners, ranks, counts = keeper.all_of(numbers)
-                keys = [places[number] for number in numbers[owners].tolist()]
+                keys = [codes[number] for number in numbers[owners].tolist()]
                 values = zip(keys, ranks.tolist(), counts.tolist(), strict=True)
                 result[keeper.name] = sorted(values)
         elif isinstance(operator, Top):
@@ -294,15 +296,15 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
 @pytest.mark.slow
 @random_cases(0, 2, 40, all_when_long=True)
 @pytest.mark.parametrize("name", SQL)
-def test_whatever_is_bounded_when(name: str, cases: Sequence[int]) -> None:
-    seen = seen_in(cases, partial(compared, name))
-    # In a few cases the buffers of few groups may last.
-    assert seen["refilled"] > 0 or len(cases) < 10 or name in (*FEW_VALUES, "over_join"), seen
+def test_bounds_may_change(name: str, cases: Sequence[int]) -> None:
+    counts = seen_in(cases, partial(compared, name))
+    # With few cases, the buffers of few groups may not be exhausted.
+    assert counts["refilled"] > 0 or len(cases) < 10 or name in (*FEW_VALUES, "over_join"), counts
     if name in MOVED:
-        assert min(seen["bounded"], seen["kept again"]) > 0, seen
+        assert min(counts["bounded"], counts["kept again"]) > 0, counts
 
 
-def test_these_are_the_queries_with_a_choice() -> None:
+def test_which_queries_have_a_choice() -> None:
     chosen = [n for n in SQL if any(not one.pinned for one in compiled(n).buffers)]
     assert {*MOVED, "extremes"} == {*chosen}
     for name, why in (("over_join", "only the query"), ("rows", "its rows are one group")):
@@ -312,26 +314,26 @@ def test_these_are_the_queries_with_a_choice() -> None:
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_groups_of_first_rows_are_counted_and_of_values_alone_tell_themselves(name: str) -> None:
-    """That of all rows is among grouping sets, which has values, and no keys to count."""
+def test_only_groups_of_first_rows_are_counted(name: str) -> None:
+    """Groups of values need no count."""
     whole = MaintainedQuery(compiled(name))
     whole.load([("t", some_rows(random.Random(1), 40, is_left=True))])
     first = {one.piece for one in whole.compiled.buffers if not one.pinned and not one.is_values}
     assert buffer_groups(whole).keys() == first
 
 
-def test_what_is_bounded_takes_as_much_as_if_it_always_was() -> None:
+def test_bounding_later_saves_as_much_as_from_the_start() -> None:
     rng = random.Random(3)
     tables = Tables({"t": some_rows(rng, 400, is_left=True)})
     for name, piece in (("least", "aggregate0"), ("numbered", "top0")):
         whole = MaintainedQuery(compiled(name))
-        whole.load(tables.found.items())
-        always = MaintainedQuery(compiled(name, bounded(**{piece: 2})))
-        always.load(tables.found.items())
+        whole.load(tables.current.items())
+        bounded_first = MaintainedQuery(compiled(name, bounded(**{piece: 2})))
+        bounded_first.load(tables.current.items())
         groups = buffer_groups(whole)
-        shed = handed_over(whole, always.compiled, {}, tables)
-        assert counts_of(shed) == counts_of(always)
-        assert shed.state_bytes() <= always.state_bytes() < whole.state_bytes() / 3
-        # Groups are counted where nothing else tells how many there are.
+        bounded_later = converted(whole, bounded_first.compiled, {}, tables)
+        assert counts_of(bounded_later) == counts_of(bounded_first)
+        assert bounded_later.state_bytes() <= bounded_first.state_bytes() < whole.state_bytes() / 3
+        # Groups are counted only if their number is not known otherwise.
         assert groups == ({piece: 4} if piece == "top0" else {})
-        assert buffer_groups(shed) == groups
+        assert buffer_groups(bounded_later) == groups

@@ -1,7 +1,6 @@
-"""State of which only what was looked at is right gives what any other state gives.
-
-The random plans, trees and circles of other files, restarted over pages that hold other bytes until
-they are looked at (`tests.support.paged_tables`).
+"""State whose pages are valid only once they are read gives the same results.
+The random plans, trees and cycles of other files, restarted over pages that hold other bytes until
+they are read (`tests.support.paged_tables`).
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ CASES: dict[str, tuple[Case, int]] = {  # with the seeds that count as one
 @pytest.mark.parametrize("are_codes_shown", [True, False])
 @pytest.mark.parametrize("kind", CASES)
 @random_cases(0, 1, 100, also="1")
-def test_nothing_is_used_that_was_not_looked_at(
+def test_unread_pages_do_not_affect_results(
     kind: str, cases: Sequence[int], *, are_codes_shown: bool
 ) -> None:
     case, count = CASES[kind]
     with hiding(are_codes_shown=are_codes_shown) as loaded:
-        for part, at in product(cases, range(count)):
-            case(part * count + at, Counter())
+        for part, offset in product(cases, range(count)):
+            case(part * count + offset, Counter())
     assert len(loaded) > count * len(cases)
     assert open_share(loaded) > 0.1

@@ -1,4 +1,4 @@
-"""When sides of joins are kept or asked for; equalities that follow from others."""
+"""When sides of joins are stored or read; implied equalities."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.support.carried_queries import arrow_rows, counts_of
 from tests.support.circuits import save
 
 
-class Nobody:
-    """Who is not to be asked."""
+class FailingReader:
+    """A reader that must not be called."""
 
     def rows(self, side: str, keys: list[Vector]) -> None:
         raise AssertionError(f"{side} was asked for {len(keys[0])} keys")
@@ -44,8 +44,8 @@ class Nobody:
 
 @pytest.mark.parametrize("sides", ["left", "right", "left right"])
 @pytest.mark.parametrize("name", ["grouped", "condition", "null_safe", "two_keys"])
-def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides: str) -> None:
-    """Both tables get rows of keys that neither had: no side is read, whichever are not kept."""
+def test_rows_with_new_keys_read_no_side(name: str, sides: str) -> None:
+    """Both tables get rows with new keys, so no side is read."""
 
     def rows_of(t: Sequence[int], u: Iterable[tuple[int, int]]) -> dict[str, Any]:
         return {"t": [{"g": g, "x": g, "s": "a"} for g in t], "u": [{"g": g, "y": y} for g, y in u]}
@@ -54,7 +54,7 @@ def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides:
     kept, _ = started(compiled(JOINS[name]), tables)
     distant = StoredChoices([f"join0.{side}" for side in sides.split()])
     read, _ = started(compiled(JOINS[name], distant), tables)
-    read.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
+    read.read_by(FailingReader())  # type: ignore[arg-type]  # it fails before it answers
     fresh = rows_of((70, 71, 71), [(g, g + 1) for g in (70, 71, 72)])
     change = {n: TableChange(arrow(n, rows), np.ones(3, np.int64)) for n, rows in fresh.items()}
     for session in (kept, read):
@@ -62,11 +62,11 @@ def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides:
     assert counts_of(read) == counts_of(kept)
 
 
-def test_a_change_without_partners_asks_nobody() -> None:
-    """What the filter is for: keys the other side never had are not read."""
+def test_changes_without_partners_read_nothing() -> None:
+    """The key filter avoids reading keys that the other side never had."""
     tables = Tables(Random(0), {"t": [], "u": [{"g": g, "y": 1} for g in range(50)]})
     session, _ = started(compiled(JOINS["grouped"], StoredChoices(["join0.right"])), tables)
-    session.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
+    session.read_by(FailingReader())  # type: ignore[arg-type]  # it fails before it answers
     strangers, known = (
         arrow("t", [{"g": g, "x": 1, "s": "a"} for g in keys])
         for keys in ((60, 70, 80, None), (7,))
@@ -81,35 +81,35 @@ def codes(seed: int, size: int) -> Ints:
 
 
 @pytest.mark.parametrize("parts", [1, 3, 40])
-def test_a_filter_finds_every_key_ever_added(parts: int) -> None:
+def test_key_filters_find_every_added_key(parts: int) -> None:
     key_filter = KeyFilter("f")
     everything = [codes(seed, 700) for seed in range(parts)]
     stored: dict[int, pa.Table] = {}
-    for at, some in enumerate(everything):
+    for number, some in enumerate(everything):
         key_filter.add(some)
-        if at == parts // 2:
+        if number == parts // 2:
             key_filter.compact()
         save(key_filter, stored)
-    again = KeyFilter("f")
-    again.load(list(stored.items()))
+    loaded = KeyFilter("f")
+    loaded.load(list(stored.items()))
     strangers = codes(10_000, 20_000)
-    for one in (key_filter, again):
+    for one in (key_filter, loaded):
         assert all(bool(one.may_hold(some).all()) for some in everything)
         assert one.may_hold(strangers).mean() < 0.05
     assert not KeyFilter("empty").may_hold(strangers).any()
 
 
-def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
+def test_auto_keeps_small_sides_and_reads_large_ones() -> None:
     facts = SideFacts("join0.left", ("t", "u"), 100, (Strategy.FILES, Strategy.SPARK))
     by_size = ChooseBySize(None, {"t": 10, "u": 2_000}.__getitem__, largest=100_000)
     large = by_size.choose(facts)
     assert (large.strategy, large.bytes) == (Strategy.SPARK, 200_000)
-    for chooser, asked in (
+    for chooser, side_facts in (
         (replace(by_size, largest=1_000_000), facts),
         (by_size, replace(facts, readers=())),
         (replace(by_size, asked=Strategy.INDEX), facts),
     ):
-        assert chooser.choose(asked).strategy is Strategy.INDEX
+        assert chooser.choose(side_facts).strategy is Strategy.INDEX
     chosen = ChooseBySize(None, {"t": None, "u": 5}.__getitem__).choose(facts)
     assert (chosen.strategy, chosen.rows, chosen.bytes) == (Strategy.INDEX, None, None)
     assert "its size is unknown" in chosen.reason
@@ -117,12 +117,14 @@ def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
 
 COLUMNS = (("k", LONG), ("v", LONG))
 ROW = 36
-"""Bytes that a row of these columns is taken for."""
+"""Estimated bytes of a row of these columns."""
 
 
 def batch(rng: random.Random, rows: int, name: str = "") -> Batch:
-    values = {f"{name}{at}": [rng.randrange(5) for _ in range(rows)] for at, _ in COLUMNS}
-    columns = {at: Vector(LONG, np.array(one, dtype=np.int64)) for at, one in values.items()}
+    values = {f"{name}{column}": [rng.randrange(5) for _ in range(rows)] for column, _ in COLUMNS}
+    columns = {
+        column: Vector(LONG, np.array(one, dtype=np.int64)) for column, one in values.items()
+    }
     tag = RowTags(np.array([rng.randrange(3) for _ in range(rows)], dtype=np.int32))
     return Batch(columns, np.ones(rows, dtype=np.int64), (tag,))
 
@@ -138,7 +140,7 @@ def add(side: DistantRows, rows: Batch) -> None:
 
 
 @pytest.mark.parametrize(("room", "rows"), [(10, 9), (10, 10), (10, 11), (0, 1)])
-def test_what_nothing_asks_for_is_held_while_there_is_room(room: int, rows: int) -> None:
+def test_unrequested_rows_are_held_while_there_is_room(room: int, rows: int) -> None:
     rng, side = random.Random(rows), filling(room=room * ROW)
     if room:
         side.let_go()
@@ -150,7 +152,7 @@ def test_what_nothing_asks_for_is_held_while_there_is_room(room: int, rows: int)
         assert int(side.at_hand.whole().weights.sum()) == rows
 
 
-def test_what_is_asked_for_is_held_whatever_it_takes_and_kept_up_to_twice_the_room() -> None:
+def test_requested_rows_are_held_and_kept_up_to_twice_the_room() -> None:
     rng, side = random.Random(1), filling(room=10 * ROW)
     add(side, batch(rng, 20))
     assert side.at_hand is not None
@@ -164,7 +166,7 @@ def test_what_is_asked_for_is_held_whatever_it_takes_and_kept_up_to_twice_the_ro
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_join_that_kept_goes_on_as_one_that_was_to_keep(seed: int) -> None:
+def test_joins_that_start_keeping_rows_match_others(seed: int) -> None:
     rng = random.Random(seed)
     left, right = (tuple((f"{s}{name}", kind) for name, kind in COLUMNS) for s in "lr")
 
@@ -204,7 +206,7 @@ def sums(rows: Batch) -> dict[tuple[object, ...], int]:
     return {key: weight for key, weight in result.items() if weight}
 
 
-def test_only_what_the_budget_reads_has_room() -> None:
+def test_only_sides_read_by_budget_have_room() -> None:
     facts = SideFacts("s", ("t",), 100, (Strategy.FILES,))
     chosen = ChooseBySize(None, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts)
     assert (chosen.strategy, chosen.room) == (Strategy.FILES, 2_000)
@@ -248,7 +250,7 @@ def table_of(result: list[dict[str, Any]]) -> pa.Table:
     return arrow_rows(THREE_COLUMNS, result)
 
 
-def wanted(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:
+def expected_ranges(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:
     result = [
         rows
         for rows in product(*(tables[name] for name in "abc"))
@@ -256,11 +258,11 @@ def wanted(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:
     ]
     count = Counter(row["n"] for row, _, _ in result)
     kept = [rows for rows in result if count[rows[0]["n"]] > 1]
-    return {name: {rows[at]["n"] for rows in kept} for at, name in enumerate("abc")}
+    return {name: {rows[index]["n"] for rows in kept} for index, name in enumerate("abc")}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
+def test_implied_equalities_do_not_change_rows(seed: int) -> None:
     rng = Random(seed)
     tables = {name: some_three_rows(rng, count) for name, count in (("a", 40), ("b", 4), ("c", 40))}
     session = session_of(SQL)
@@ -269,13 +271,13 @@ def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
     for _ in range(6):
         changes = {}
         for name in rng.sample("abc", 2):
-            came, went = some_three_rows(rng, 3), [tables[name].pop() for _ in range(3)]
-            tables[name] = [*came, *tables[name]]
+            inserted, deleted = some_three_rows(rng, 3), [tables[name].pop() for _ in range(3)]
+            tables[name] = [*inserted, *tables[name]]
             weights = np.array([1] * 3 + [-1] * 3, dtype=np.int64)
-            changes[name] = TableChange(table_of([*came, *went]), weights)
+            changes[name] = TableChange(table_of([*inserted, *deleted]), weights)
         session.step(changes)
         result = {access[0]: set(ids.ids) for access, ids in session.ranges().items()}
-        assert result == wanted(tables)
+        assert result == expected_ranges(tables)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
         ("a.k = b.k AND a.n = b.n", "b.k = c.k AND b.n = c.n", 2),
     ],
 )
-def test_which_equalities_follow(first: str, second: str, count: int) -> None:
+def test_implied_equalities(first: str, second: str, count: int) -> None:
     plan = plan_of((MEETS + GROUPED).format(first, second))
     chain = chain_of(next(node for node in plan.walk() if isinstance(node, PlanJoin)))
     by_table = {one.plan.scans[0].table: one.ids for one in chain.relations}

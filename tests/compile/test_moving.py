@@ -1,4 +1,4 @@
-"""Constants that move and rows that expire, in random steps beside changes of the tables."""
+"""Moving constants and expiring rows, in random steps with changes of the tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from tests.compile.cases import (
     Case,
     arrow,
-    kept,
+    planned_query,
     random_row,
     several_cases,
 )
@@ -66,40 +66,40 @@ def expiring(names: Sequence[str], cases: Sequence[int]) -> Counter[str]:
 
 @pytest.mark.slow
 @random_cases(0, 30, 340, also="18 20 22 27 29 30 32 36 53-55 61 64 71 73")
-def test_rows_that_expire_go(cases: Sequence[int]) -> None:
-    seen = expiring(list(EXPIRING), cases)
-    assert seen["moves"] == len(cases) * 4
+def test_rows_expire(cases: Sequence[int]) -> None:
+    counts = expiring(list(EXPIRING), cases)
+    assert counts["moves"] == len(cases) * 4
     for name in EXPIRING:
-        assert seen[name] > len(cases) // len(EXPIRING) // 6, (name, seen)
+        assert counts[name] > len(cases) // len(EXPIRING) // 6, (name, counts)
 
 
 @pytest.mark.slow
 @with_diagrams
 @pytest.mark.parametrize("ship", list(Shipping))
 @random_cases(4, 5, 200)
-def test_so_it_is_of_recursion_by_absorption(
+def test_rows_expire_with_absorption(
     cases: range, ship: Shipping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Leaves go where a row expires, though the table has it still."""
+    """Leaves are removed when a row expires, although it is still in the table."""
     by_functions = partial(compile_plan, absorbs=Absorbs(ship, 100_000))
     monkeypatch.setattr("tests.compile.cases.compile_plan", by_functions)
-    circuit = kept(EXPIRING["reach"], 6, "g", expires=True).compiled().circuit
+    circuit = planned_query(EXPIRING["reach"], 6, "g", expires=True).compiled().circuit
     assert any(isinstance(one, AbsorbedFixpoint) for one in circuit)
-    seen = expiring(["reach", "seeds"], cases)
-    assert all(seen[name] > len(cases) // 4 for name in ("reach", "seeds")), seen
+    counts = expiring(["reach", "seeds"], cases)
+    assert all(counts[name] > len(cases) // 4 for name in ("reach", "seeds")), counts
 
 
 @pytest.mark.parametrize("name", ["sums", "latest", "bag", "twice", "halves", "reach"])
-def test_each_row_that_expires_is_counted_once(name: str) -> None:
-    """However many accesses of a query see it."""
+def test_expired_rows_are_counted_once(name: str) -> None:
+    """However many accesses of a query read it."""
     case = Case(random.Random(name), EXPIRING[name], "g", expires=True)
-    every = 0
+    total = 0
     for now in (8, 9, 14, 11):
-        was = case.now
-        turned = case.move(now)
-        assert turned == case.expired(was, now)
-        every += turned
-    assert every > 0
+        before = case.now
+        moved = case.move(now)
+        assert moved == case.expired(before, now)
+        total += moved
+    assert total > 0
 
 
 LAST = "SELECT g, MAX(day) AS m FROM t GROUP BY g"
@@ -188,25 +188,25 @@ MOVED_SIDES = (("join0.left",), ("join0.right",), ("join0.left", "join0.right"))
 @random_cases(
     0, 4, 400, also="1 6 21-23 26 30 39 40 42 45 47 49 50 52 54 63 64 66 82 84 85 87 92 95"
 )
-def test_what_moves_above_comes_to_what_is_filled_anew(cases: range) -> None:
-    seen = several_cases(MOVED_QUERIES, cases)
-    assert seen["moves"] == len(cases) * 4
+def test_moved_constants_match_a_refill(cases: range) -> None:
+    counts = several_cases(MOVED_QUERIES, cases)
+    assert counts["moves"] == len(cases) * 4
     for name in MOVED_QUERIES:
-        assert seen[name] > len(cases) // len(MOVED_QUERIES) // 6, (name, seen)
+        assert counts[name] > len(cases) // len(MOVED_QUERIES) // 6, (name, counts)
 
 
 @random_cases(0, 2, 100, also="7 10 12 14 15")
 def test_sums_of_doubles_cover_when_their_constants_move(cases: range) -> None:
-    seen = several_cases(UNSURE, cases, is_exact=False)
-    assert seen["moves"] > len(cases) * 2, seen
+    counts = several_cases(UNSURE, cases, is_exact=False)
+    assert counts["moves"] > len(cases) * 2, counts
 
 
 @random_cases(0, 4, 120, also="1 9 23 25 27 28")
-def test_sides_that_are_read_follow(cases: range) -> None:
-    seen = several_cases(DISTANT, cases, MOVED_SIDES)
-    assert seen["moves"] == len(cases) * 4
+def test_constants_move_with_read_sides(cases: range) -> None:
+    counts = several_cases(DISTANT, cases, MOVED_SIDES)
+    assert counts["moves"] == len(cases) * 4
     for name in DISTANT:
-        assert seen[name] > len(cases) // len(DISTANT) // 6, (name, seen)
+        assert counts[name] > len(cases) // len(DISTANT) // 6, (name, counts)
 
 
 @pytest.mark.parametrize(
@@ -223,23 +223,23 @@ def test_sides_that_are_read_follow(cases: range) -> None:
         ),
     ],
 )
-def test_what_the_state_cannot_tell_is_said(sql: str, why: str) -> None:
-    before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
+def test_moves_that_need_table_rows_are_refused(sql: str, why: str) -> None:
+    before, after = planned_query(sql, 5, "g"), planned_query(sql, 6, "g")
     conditions = moved_conditions(before.core, after.core, is_open_above=True)
     result = moved_above(before.compiled(), after.compiled(), conditions)
     assert why in str(why_not_computable(after.compiled().circuit, result))
 
 
-def test_pairs_that_are_read_cannot_be_told() -> None:
+def test_moves_over_read_pairs_are_refused() -> None:
     sql, sides = MOVED_QUERIES["joined rows"][0], StoredChoices(MOVED_SIDES[1])
-    before, after = (kept(sql, now, "g").compiled(sides) for now in (5, 6))
+    before, after = (planned_query(sql, now, "g").compiled(sides) for now in (5, 6))
     result = moved_above(before, after, {})
     assert "not all stored" in str(why_not_computable(after.circuit, result))
 
 
-def test_arguments_that_become_one_make_another_circuit() -> None:
+def test_merged_arguments_change_the_circuit() -> None:
     sql = "SELECT g FROM t GROUP BY g HAVING SUM(x + 5) > 1 AND SUM(x + {now}) > 1"
-    before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
+    before, after = planned_query(sql, 5, "g"), planned_query(sql, 6, "g")
     conditions = moved_conditions(before.core, after.core, is_open_above=True)
     if conditions is not None:
         assert moved_above(before.compiled(), after.compiled(), conditions) is None
@@ -254,13 +254,13 @@ TOUCHED_QUERIES = (
 
 
 class Touched(Case):
-    """A case whose sketch is kept by touch, by nothing but what it is given."""
+    """A case whose sketch is maintained by touch."""
 
     def __post_init__(self) -> None:
         self.tables["t"] = [random_row(self.rng, "t") for _ in range(self.rng.choice((0, 4, 9)))]
         result = self._kept(self.now)
-        way = plan_maintenance(result.core, result.whole, result.verdict, result.partitions)
-        assert way.mode is MaintenanceMode.TOUCH, way.reason
+        plan = plan_maintenance(result.core, result.whole, result.verdict, result.partitions)
+        assert plan.mode is MaintenanceMode.TOUCH, plan.reason
         (self.partition,) = result.partitions.values()
         ids = np.zeros(self.partition.size, dtype=np.bool_)
         ids[list(self.needed())] = True
@@ -269,7 +269,7 @@ class Touched(Case):
         self.touched.range_rows.count(0, rows, np.ones(len(rows), dtype=np.int64))
 
     def needed(self) -> set[int]:
-        """The fragments that the answer stems from."""
+        """The ranges that the answer is derived from."""
         result = annotate(self._kept(self.now).query.root, self.tables)
         return set(self._ranges(row for _, row in result.lineage).tolist())
 
@@ -296,32 +296,32 @@ class Touched(Case):
 
 
 def _several(cases: Iterable[int]) -> tuple[int, int]:
-    """Rows that moved in all, and ranges that no sketch ever had."""
-    moved = left_out = 0
+    """The total of moved rows, and of ranges missing from the sketches."""
+    moved = missing = 0
     for seed in cases:
         rng = random.Random(seed)
         case = Touched(rng, TOUCHED_QUERIES[seed % len(TOUCHED_QUERIES)], "g")
         for _ in range(4):
             moved += case.move(case.now + rng.choice((0, 1, 1, 2, -1, -3)))
-            held = set(case.touched.ranges.ids)
-            assert held >= case.needed(), (case.sql, case.now, case.tables)
-        left_out += case.partition.size - len(held)
-    return moved, left_out
+            ranges = set(case.touched.ranges.ids)
+            assert ranges >= case.needed(), (case.sql, case.now, case.tables)
+        missing += case.partition.size - len(ranges)
+    return moved, missing
 
 
 @random_cases(0, 10, 300, also="0-5 10 15 24 53")
-def test_what_moves_is_touched(cases: range) -> None:
-    moved, left_out = _several(cases)
+def test_moved_rows_are_touched(cases: range) -> None:
+    moved, missing = _several(cases)
     assert moved > len(cases)
-    assert left_out > len(cases) // 4
+    assert missing > len(cases) // 4
 
 
 def _at_least(value: int) -> Expr:
     return Compare(CompareOp.GREATER_EQUAL, Literal(1, INTEGER), Literal(value, INTEGER))
 
 
-def test_what_only_spark_can_judge_is_left_out_unless_it_moved() -> None:
-    spark = [Call("hash", (Literal(at, INTEGER),), None) for at in (1, 2)]
+def test_conditions_for_spark_are_skipped_unless_they_moved() -> None:
+    spark = [Call("hash", (Literal(number, INTEGER),), None) for number in (1, 2)]
     both = MovedConditions((_at_least(1), spark[0]), (_at_least(2), spark[0]))
     assert judged_alone(both) == MovedConditions((_at_least(1),), (_at_least(2),))
     assert judged_alone(MovedConditions((spark[0],), (spark[1],))) is None
@@ -329,4 +329,6 @@ def test_what_only_spark_can_judge_is_left_out_unless_it_moved() -> None:
 
 def test_a_constant_above_is_not_followed() -> None:
     sql = f"SELECT g, r FROM ({NUMBERED}) WHERE r > {{now}}"
-    assert moved_conditions(kept(sql, 5, "g").core, kept(sql, 6, "g").core) is None
+    assert (
+        moved_conditions(planned_query(sql, 5, "g").core, planned_query(sql, 6, "g").core) is None
+    )

@@ -1,4 +1,4 @@
-"""Random plans over two tables: sketches and answers, shared rows, and the way they are kept."""
+"""Random plans over two tables: sketches, answers, shared batches, and how they are maintained."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ OF_EACH_KIND = (
     "16 18 20 21 32 65 67 78 89 90 91 93 94 100 107 127 167 169 181 183 185 196 203 210 223 "
     "228 234 249 262 267 274 284 299 338 736 921 1255"
 )
-"""Together these meet every kind of join, set operation and state, and each at least twice."""
+"""Together these use every kind of join, set operation and state at least twice."""
 
 
 def kinds_of(plan: p.Plan) -> str:
@@ -128,7 +128,7 @@ def kinds_of(plan: p.Plan) -> str:
 
 
 def has_choice(plan: p.Plan) -> bool:
-    """Whether rows that tie may leave the answer open: then the sketch covers every answer's."""
+    """Whether ties may allow several answers. The sketch then covers all of them."""
     calls = [
         o.call for node in plan.walk() if isinstance(node, p.Aggregate) for o in node.aggregates
     ]
@@ -143,8 +143,8 @@ def captured(
     joins: JoinChooser,
     lineage: LineageMode = LineageMode.ALL,
 ) -> Dataflow:
-    """The circuit that a capture builds; BlockedError where it builds none."""
-    query, place = p.Query("", trial.root), Location("w.yaml", 1, 1)
+    """The circuit that a capture builds; BlockedError if it builds none."""
+    query, location = p.Query("", trial.root), Location("w.yaml", 1, 1)
     spec = QuerySpec(
         name="q",
         sql="",
@@ -152,23 +152,23 @@ def captured(
         policy=Policy.AUTO,
         maintain=MaintainMode.LAZY,
         join=JoinStrategy.AUTO,
-        location=place,
-        sql_origin=SqlOrigin(place, (), ()),
+        location=location,
+        sql_origin=SqlOrigin(location, (), ()),
         lineage=lineage,
     )
     core = core_of(trial.root)
     planned, source = replace(query, root=root), QuerySource(spec)
     prepared = PreparedQuery(spec, BoundSql(""), query, planned, core, source)
-    way = chosen_plan(SketchedQuery(prepared, verdict, partitions), joins)
-    if way.compiled is None:
-        raise BlockedError(way.reason, None)
-    return way.compiled
+    planned_way = chosen_plan(SketchedQuery(prepared, verdict, partitions), joins)
+    if planned_way.compiled is None:
+        raise BlockedError(planned_way.reason, None)
+    return planned_way.compiled
 
 
 def compiled_unsafe(
     root: p.Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser
 ) -> Dataflow:
-    """The circuit of a plan whose sketch no capture would use."""
+    """The circuit of a plan whose sketch is not safe."""
     has_trees = joins.trees.choose(root).is_tree
     return compile_plan(
         root, partitions, {}, joins.sides, barriers=(), buffers=joins.buffers, has_trees=has_trees
@@ -176,13 +176,13 @@ def compiled_unsafe(
 
 
 def is_by_check(trial: Trial, root: p.Plan, verdict: Verdict) -> bool:
-    """Whether there are barriers, and safety rests on a CHECK."""
+    """Whether there are barriers, and safety depends on a CHECK."""
     others = [fact for fact in verdict.facts if fact.source is not FactSource.CONSTRAINT]
     return verdict.barriers > 0 and not check_safety(p.Query("", root), trial.sketched, others).safe
 
 
 def marks_of(trial: Trial, root: p.Plan, verdict: Verdict, judged: Judged) -> list[str]:
-    """What the case is one of."""
+    """The kinds that the case belongs to."""
     marks = [f"with {kind}" for kind in set(kinds_of(root).split(" "))]
     marks += ["with barrier"] if judged.barriers else []
     return [*marks, *(["with barrier by CHECK"] if is_by_check(trial, root, verdict) else [])]
@@ -191,7 +191,7 @@ def marks_of(trial: Trial, root: p.Plan, verdict: Verdict, judged: Judged) -> li
 def filled(
     compiled: Dataflow, partners: ReferencePartners, tables: Mapping[str, Rows]
 ) -> MaintainedQuery:
-    """The circuit over the tables as they are."""
+    """A session filled from the current tables."""
     session = MaintainedQuery(compiled)
     session.read_by(partners)
     turns = session.turns(lambda table: len(tables[table]))
@@ -204,7 +204,7 @@ def filled(
 def joined_by(compiled: Dataflow) -> list[str]:
     """How joins are maintained."""
     strategies = Counter(one.strategy for one in compiled.sides)
-    read = [f"with {strategies[way]} sides by {way}" for way in Strategy]
+    read = [f"with {strategies[strategy]} sides by {strategy}" for strategy in Strategy]
     read += [f"with groups {one.mode}" for one in compiled.groupings]
     read += [f"with sides {one.mode}" for one in compiled.sides]
     has_tree = any(isinstance(shape, TreeShape) for shape in compiled.shapes)
@@ -213,7 +213,7 @@ def joined_by(compiled: Dataflow) -> list[str]:
 
 def one_case(
     seed: int,
-    seen: Counter[str],
+    counts: Counter[str],
     make: Callable[[int], Trial] = make_trial,
     lineage: LineageMode = LineageMode.ALL,
 ) -> None:
@@ -223,7 +223,7 @@ def one_case(
     verdict = check_safety(p.Query("", root), trial.sketched, trial.facts)
     judged = (Judged.of if lineage is LineageMode.ALL else of_witnesses)(trial, root, verdict)
     if judged is None:
-        seen["no fixed answer"] += 1
+        counts["no fixed answer"] += 1
         return
     has_trees = Random(seed + 11).random() < SHARE_OF_TREES
     groups, bounds = Random(seed + 17), Random(seed + 19)
@@ -241,7 +241,7 @@ def one_case(
     try:
         compiled = compiled_by(some_distant(Random(seed)))
     except BlockedError as error:
-        seen[f"blocked: {error.message}"] += 1
+        counts[f"blocked: {error.message}"] += 1
         return
     spare = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
@@ -250,25 +250,25 @@ def one_case(
     try:
         session = filled(compiled, partners, tables)
         for _ in range(BATCHES):
-            wanted, may_widen = judged.sketches(trial, tables), _may_widen(trial.root)
-            seen[compared(session, wanted, (seed, trial.root), may_widen)] += 1
-            seen.update([*marks_of(trial, root, verdict, judged), *joined_by(compiled)])
+            expected, may_widen = judged.sketches(trial, tables), _may_widen(trial.root)
+            counts[compared(session, expected, (seed, trial.root), may_widen)] += 1
+            counts.update([*marks_of(trial, root, verdict, judged), *joined_by(compiled)])
             changes = changes_of(rng, compiled.tables, tables, spare)
             session.step(changes, partial(whole_table, tables))
-            seen["refilled"] += session.refilled()[0]
+            counts["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
                 other = some_distant(turns) if turns.random() < 0.5 else recorded(compiled)
                 compiled = compiled_by(other)
-                seen.update(moved_buffers(session.compiled, compiled))
+                counts.update(moved_buffers(session.compiled, compiled))
                 session, partners = converted(session, stored, compiled, partners)
-                seen["converted"] += isinstance(other, SomeDistant) and bool(compiled.pieces)
+                counts["converted"] += isinstance(other, SomeDistant) and bool(compiled.pieces)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
-        seen[f"failed: {type(error).__name__}"] += 1
+        counts[f"failed: {type(error).__name__}"] += 1
 
 
 def _may_widen(root: p.Plan) -> bool:
-    """Whether a sketch may hold more than the lineage and not tell: a choice among tied rows, and
-    window calls of several partitions, of which each groups what the one before put beside."""
+    """Whether a sketch may have more than the lineage without being unsure: with ties, or with
+    window calls of several partitions."""
     several = (
         isinstance(node, p.Window) and len({call.partition_by for call in node.calls}) > 1
         for node in root.walk()
@@ -278,63 +278,63 @@ def _may_widen(root: p.Plan) -> bool:
 
 def compared(
     session: MaintainedQuery,
-    wanted: Mapping[str, set[int]],
-    what: tuple[int, p.Plan],
+    expected: Mapping[str, set[int]],
+    label: tuple[int, p.Plan],
     may_widen: bool,
 ) -> str:
-    """How the sketches stand to those wanted, which they cover."""
+    """Check that the sketches cover the expected ones. Returns "exact" or "unsure"."""
     unsure = may_widen or session.unsure_rows() > 0
-    for access, held in sketches_of(session).items():
-        assert held >= wanted[access], (access, held, wanted, what)
-        assert unsure or held == wanted[access], (access, held, wanted, what)
+    for access, sketch in sketches_of(session).items():
+        assert sketch >= expected[access], (access, sketch, expected, label)
+        assert unsure or sketch == expected[access], (access, sketch, expected, label)
     return "unsure" if unsure else "exact"
 
 
 def several_cases(seeds: Iterable[int], *how: Any) -> Counter[str]:
     """`how` is a maker of trials, and their lineage."""
-    return seen_in(seeds, lambda seed, seen: one_case(seed, seen, *how))
+    return seen_in(seeds, lambda seed, counts: one_case(seed, counts, *how))
 
 
 @random_cases(0, 125, 2_000, also=OF_EACH_KIND)
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
-    seen = several_cases(cases)
-    assert seen["exact"] > len(cases) // 3
-    assert seen["refilled"] > 0
-    assert seen["converted"] > 0
-    assert min(seen["with groups read"], seen["with groups rebuilt"]) > len(cases) // 40, seen
-    assert min(seen[f"{what} bounded"] for what in ("groups", "first rows")) > 0, seen
-    assert min(seen[f"{what} kept again"] for what in ("groups", "first rows")) > 0, seen
-    assert seen["with tree"] > len(cases) // 20
+    counts = several_cases(cases)
+    assert counts["exact"] > len(cases) // 3
+    assert counts["refilled"] > 0
+    assert counts["converted"] > 0
+    assert min(counts["with groups read"], counts["with groups rebuilt"]) > len(cases) // 40, counts
+    assert min(counts[f"{state} bounded"] for state in ("groups", "first rows")) > 0, counts
+    assert min(counts[f"{state} kept again"] for state in ("groups", "first rows")) > 0, counts
+    assert counts["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):
-        assert seen[f"with {kind}"] > len(cases) // 300, seen
+        assert counts[f"with {kind}"] > len(cases) // 300, counts
 
 
 @pytest.mark.slow
 @random_cases(0, 20, 2_000, also="22 29 31 49 51 71 76 82 99 104 190")
 def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
-    seen = several_cases(cases, make_barrier_trial)
-    assert seen["with barrier by CHECK"] > len(cases) // 3, seen
-    assert seen["with tree"] > len(cases) // 5, seen
+    counts = several_cases(cases, make_barrier_trial)
+    assert counts["with barrier by CHECK"] > len(cases) // 3, counts
+    assert counts["with tree"] > len(cases) // 5, counts
     for kind in ("inner", "semi", "rank", "dense_rank", "row_number", "Aggregate"):
-        assert seen[f"with {kind}"] > len(cases) // 20, seen
+        assert counts[f"with {kind}"] > len(cases) // 20, counts
 
 
 @random_cases(0, 18, 2_000, also="12 17 28 71 125 140 148 157 159 160 195 204 226 247 248")
 def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:
-    seen = several_cases(cases, make_witness_trial, LineageMode.WITNESS)
-    assert seen["exact"] > len(cases) // 3, seen
-    # Beside the one row that is wanted another is kept, so few of these small buffers are used up.
-    assert seen["refilled"] > 0 or len(cases) < 6000, seen
+    counts = several_cases(cases, make_witness_trial, LineageMode.WITNESS)
+    assert counts["exact"] > len(cases) // 3, counts
+    # A spare row is kept with the needed one, so few of these small buffers are exhausted.
+    assert counts["refilled"] > 0 or len(cases) < 6000, counts
     for kind in ("inner", "semi", "Distinct", "Aggregate", "TopK"):
-        assert seen[f"with {kind}"] > len(cases) // 50, seen
+        assert counts[f"with {kind}"] > len(cases) // 50, counts
 
 
 ROUNDS = 3
 
 
 class Stepped:
-    """A compiled query and what its steps left, by checkpoint; it ends at the first error."""
+    """A compiled query and the checkpoints of its steps. It stops at the first error."""
 
     def __init__(self, seed: int, tables: dict[str, Rows]) -> None:
         trial = make_trial(seed)
@@ -345,13 +345,15 @@ class Stepped:
         self.session = MaintainedQuery(self.compiled)
         self.tables = tables
         self.is_over = False
-        self.left: list[Any] = []
+        self.results: list[Any] = []
         whole = [(name, table_of(name, tables[name])) for name in self.compiled.tables]
         self._attempt(lambda: self.session.load(whole))
 
     def step(self, changes: dict[str, TableChange]) -> None:
-        own = {name: result for name, result in changes.items() if name in self.compiled.tables}
-        self._attempt(lambda: self.session.step(own, partial(whole_table, self.tables)))
+        read_changes = {
+            name: result for name, result in changes.items() if name in self.compiled.tables
+        }
+        self._attempt(lambda: self.session.step(read_changes, partial(whole_table, self.tables)))
 
     def _attempt(self, work: Any) -> None:
         if self.is_over:
@@ -360,17 +362,17 @@ class Stepped:
             work()
         except (EvaluationError, NotExactError) as error:
             self.is_over = True
-            self.left.append(type(error).__name__)
+            self.results.append(type(error).__name__)
             return
         checkpoint = self.session.checkpoint()
         self.session.saved()
         runs = [(name, at, table.to_pylist()) for name, at, table in checkpoint.put]
         ranges = {a: kept.ids for a, kept in self.session.ranges().items()}
-        self.left.append((repr(runs), checkpoint.drop, dict(checkpoint.counters), ranges))
+        self.results.append((repr(runs), checkpoint.drop, dict(checkpoint.counters), ranges))
 
 
 def compare(seeds: Sequence[int]) -> int:
-    """Steps each of the trials beside the others and alone; how many got through all batches."""
+    """Step the trials with shared batches and alone. Returns how many completed all batches."""
     rng = Random(seeds[0])
     spare: dict[str, Rows] = {n: list(rows) for n, rows in make_trial(seeds[0]).tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
@@ -383,23 +385,23 @@ def compare(seeds: Sequence[int]) -> int:
     for _ in range(ROUNDS):
         changes = changes_of(rng, list(tables), tables, spare)
         shared = {name: replace(result, shared=Once()) for name, result in changes.items()}
-        for beside, alone in pairs:
-            beside.step(shared)
+        for together, alone in pairs:
+            together.step(shared)
             alone.step(changes)
-    for beside, alone in pairs:
-        assert beside.left == alone.left, seeds
-    return sum(not beside.is_over for beside, _ in pairs)
+    for together, alone in pairs:
+        assert together.results == alone.results, seeds
+    return sum(not together.is_over for together, _ in pairs)
 
 
 @pytest.mark.slow
 @random_cases(0, 2, 250, also="5 12 15 16 24")
-def test_queries_beside_each_other_step_as_alone(cases: Sequence[int]) -> None:
+def test_queries_that_share_batches_step_as_alone(cases: Sequence[int]) -> None:
     assert sum(compare(range(5 * group, 5 * group + 5)) for group in cases) > 3 * len(cases)
 
 
 @pytest.mark.parametrize("zeros", [(0.0, -0.0), (-0.0, 0.0)])
-def test_zeros_of_either_sign_are_computed_apart(zeros: tuple[float, float]) -> None:
-    """They compare equal, and so would all that is made with them."""
+def test_zeros_of_both_signs_are_not_shared(zeros: tuple[float, float]) -> None:
+    """They compare equal, so a shared result could be used for both."""
     shared = Once()
     scan = TableScan([("x", "x", DOUBLE)], [])
     rows, weights = pa.table({"x": [1.0]}), np.ones(1, dtype=np.int64)
@@ -409,7 +411,7 @@ def test_zeros_of_either_sign_are_computed_apart(zeros: tuple[float, float]) -> 
         assert copysign(1, result.columns["z"].values[0]) == copysign(1, zero)
 
 
-def test_what_is_alike_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_scans_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
     whole = TableScan._read
 
@@ -425,7 +427,7 @@ def test_what_is_alike_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batches[0] is batches[2]
 
 
-def test_conditions_on_one_batch_keep_their_own_rows() -> None:
+def test_conditions_on_one_batch_do_not_interfere() -> None:
     rows, weights = pa.table({"x": [1.0, 2.0, 3.0]}), np.ones(3, dtype=np.int64)
     batch = TableScan([("x", "x", DOUBLE)], []).read(rows, weights, Once())
     for bound in (1.0, 2.0, 1.0):
@@ -434,37 +436,37 @@ def test_conditions_on_one_batch_keep_their_own_rows() -> None:
         assert kept.columns["x"].values.tolist() == [x for x in (1.0, 2.0, 3.0) if x > bound]
 
 
-def test_no_more_than_a_few_answers_are_held() -> None:
+def test_only_a_few_results_are_cached() -> None:
     shared = Once()
-    made: list[int] = []
+    computed: list[int] = []
     for question in (*range(20), 19, 0):
-        assert shared.of(question, lambda q=question: made.append(q) or q) == question
-    assert made == [*range(20), 0]
+        assert shared.of(question, lambda q=question: computed.append(q) or q) == question
+    assert computed == [*range(20), 0]
 
 
 EXACT = "every operator is maintained incrementally"
 KEYED = "; each group lies in one range, so the ranges of changed rows are added"
-WAYS_OF_PARTITIONS = {
+SALES_PARTITIONS = {
     "brand": RangePartition("sales", "brand", STRING, ("g", "p")),
     "price": RangePartition("sales", "price", INTEGER, (100, 1000)),
 }
 
 
-def way_of(sql: str, attribute: str = "brand") -> MaintenancePlan:
-    """As the program asks: by the plan without output columns, under the whole plan's verdict."""
+def maintenance_of(sql: str, attribute: str = "brand") -> MaintenancePlan:
+    """As impctl plans: the core under the whole plan's verdict."""
     query = read(sql)
     whole, core = apply_rules(query.root), apply_rules(p.Project(query.root, ()))
     sketched = {s.access: attribute for s in whole.scans if s.table == "sales"}
     verdict = check_safety(replace(query, root=whole), sketched, [])
     assert verdict.safe, verdict.reason
-    partitions = dict.fromkeys(sketched, WAYS_OF_PARTITIONS[attribute])
+    partitions = dict.fromkeys(sketched, SALES_PARTITIONS[attribute])
     inner = check_safety(replace(query, root=core), sketched, verdict.assumptions)
     return plan_maintenance(core, verdict, inner, partitions)
 
 
-def marked(sql: str, way: MaintenancePlan) -> str | None:
+def marked(sql: str, plan: MaintenancePlan) -> str | None:
     """The part of the text that is blamed."""
-    return None if way.span is None else sql[way.span.start : way.span.end]
+    return None if plan.span is None else sql[plan.span.start : plan.span.end]
 
 
 WINDOWS = (
@@ -515,17 +517,17 @@ RANKED = "RANK() OVER (PARTITION BY brand ORDER BY price)"
     ],
 )
 def test_exact(sql: str) -> None:
-    way = way_of(sql)
-    assert (way.mode, way.reason, way.span) == (MaintenanceMode.EXACT, EXACT, None)
-    for source in way.compiled.sources:
-        sketched = {"sales": [WAYS_OF_PARTITIONS["brand"]], "stock": []}
+    plan = maintenance_of(sql)
+    assert (plan.mode, plan.reason, plan.span) == (MaintenanceMode.EXACT, EXACT, None)
+    for source in plan.compiled.sources:
+        sketched = {"sales": [SALES_PARTITIONS["brand"]], "stock": []}
         assert list(source.scan.partitions) == sketched[source.table]
 
 
 @pytest.mark.parametrize("attribute", ["brand", "price"])
-def test_the_ranges_of_the_attribute_are_those_of_what_runs(attribute: str) -> None:
-    compiled = way_of("SELECT brand, price FROM sales WHERE price > 3", attribute).compiled
-    assert list(compiled.sources[0].scan.partitions) == [WAYS_OF_PARTITIONS[attribute]]
+def test_scans_use_the_partition_of_the_attribute(attribute: str) -> None:
+    compiled = maintenance_of("SELECT brand, price FROM sales WHERE price > 3", attribute).compiled
+    assert list(compiled.sources[0].scan.partitions) == [SALES_PARTITIONS[attribute]]
 
 
 @pytest.mark.parametrize(
@@ -560,34 +562,34 @@ def test_the_ranges_of_the_attribute_are_those_of_what_runs(attribute: str) -> N
         ),
     ],
 )
-def test_touch_where_the_sketch_is_keyed(sql: str, reason: str, part: str) -> None:
-    way = way_of(sql)
-    assert (way.mode, way.reason, way.compiled) == (MaintenanceMode.TOUCH, reason + KEYED, None)
-    assert marked(sql, way) == part
+def test_keyed_sketches_use_touch(sql: str, reason: str, part: str) -> None:
+    plan = maintenance_of(sql)
+    assert (plan.mode, plan.reason, plan.compiled) == (MaintenanceMode.TOUCH, reason + KEYED, None)
+    assert marked(sql, plan) == part
 
 
-def test_recapture_where_the_sketch_is_not_keyed_or_of_one_table() -> None:
+def test_sketches_of_other_kinds_are_recaptured() -> None:
     sql = "SELECT price FROM sales WHERE md5(brand) > 'a' GROUP BY price HAVING COUNT(*) > 2"
-    way = way_of(sql, "brand")
-    assert (way.mode, way.compiled) == (MaintenanceMode.RECAPTURE, None)
-    assert way.reason == "the engine does not support function `md5`"
-    assert marked(sql, way) == "md5(brand)"
-    assert way_of(sql, "price").mode is MaintenanceMode.TOUCH
-    # Rows of the other table may bring old rows into the answer.
+    plan = maintenance_of(sql, "brand")
+    assert (plan.mode, plan.compiled) == (MaintenanceMode.RECAPTURE, None)
+    assert plan.reason == "the engine does not support function `md5`"
+    assert marked(sql, plan) == "md5(brand)"
+    assert maintenance_of(sql, "price").mode is MaintenanceMode.TOUCH
+    # New rows of the other table may add old rows to the answer.
     keyed = (
         "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand"
         " GROUP BY s.brand HAVING MEDIAN(s.price) > 1"
     )
-    assert way_of(keyed).mode is MaintenanceMode.RECAPTURE
+    assert maintenance_of(keyed).mode is MaintenanceMode.RECAPTURE
 
 
-def test_no_sketch_no_way() -> None:
+def test_no_sketch_to_maintain() -> None:
     query = read("SELECT brand FROM sales")
     core = apply_rules(p.Project(query.root, ()))
     verdict = check_safety(query, {}, [])
-    way = plan_maintenance(core, verdict, verdict, {})
-    assert way.reason.startswith("the query has no sketch to maintain")
-    assert way.mode is not MaintenanceMode.EXACT
+    plan = plan_maintenance(core, verdict, verdict, {})
+    assert plan.reason.startswith("the query has no sketch to maintain")
+    assert plan.mode is not MaintenanceMode.EXACT
 
 
 SUMS = "SELECT brand, SUM(rate) AS s FROM sales GROUP BY brand"
@@ -596,13 +598,13 @@ SUMS = "SELECT brand, SUM(rate) AS s FROM sales GROUP BY brand"
 @pytest.mark.parametrize(
     ("sql", "reason"),
     [
-        # A row too many there could make a sketch too small.
+        # An excess row here could make a sketch too small.
         (
             "SELECT m, COUNT(*) AS n FROM (SELECT brand, MAX_BY(price, numSold) AS m FROM sales "
             "GROUP BY brand) GROUP BY m",
             "MAX_BY below another grouping or a LIMIT, because rows may tie",
         ),
-        # A sum that did not come this far is no column.
+        # The sum is not available as a column here.
         (
             "SELECT brand FROM (SELECT brand, s, RANK() OVER (PARTITION BY brand ORDER BY s) r "
             f"FROM ({SUMS})) WHERE r < 3 AND s > 5",
@@ -610,9 +612,9 @@ SUMS = "SELECT brand, SUM(rate) AS s FROM sales GROUP BY brand"
         ),
     ],
 )
-def test_what_is_not_fixed_goes_no_further(sql: str, reason: str) -> None:
+def test_uncertain_values_are_refused(sql: str, reason: str) -> None:
     root = apply_rules(read(sql).root)
-    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in root.scans}
+    sketched = {s.access: SALES_PARTITIONS["brand"] for s in root.scans}
     with pytest.raises(BlockedError) as blocked:
         compile_plan(root, sketched, {}, barriers=())
     assert blocked.value.message == f"the engine does not support {reason}"
@@ -627,7 +629,7 @@ def test_only_sums_of_whole_numbers_are_exact_as_doubles(argument: str, is_whole
 
 
 class Case(Struct, frozen=True):
-    """A query, its answer taken apart, the circuit that keeps it beside a sketch."""
+    """A query, its answer plan, and the circuit that maintains it with a sketch."""
 
     query: p.Query
     answer: AnswerPlan
@@ -650,11 +652,11 @@ def random_case(rng: random.Random) -> Case | None:
 
 
 def ordered(rng: random.Random, sql: str) -> str:
-    """The query with an order in which only equal rows tie, and now and then a part of the rows."""
+    """The query with an order in which only equal rows tie, sometimes with a LIMIT."""
     columns = len(parse_query(sql, {"t": SCHEMA}).root.attributes)
     keys = [
-        f"{at + 1}{rng.choice(['', ' DESC', ' NULLS LAST', ' DESC NULLS FIRST'])}"
-        for at in rng.sample(range(columns), columns)
+        f"{position + 1}{rng.choice(['', ' DESC', ' NULLS LAST', ' DESC NULLS FIRST'])}"
+        for position in rng.sample(range(columns), columns)
     ]
     cut = rng.choice(["", " LIMIT 2", " LIMIT 3 OFFSET 1", " LIMIT 50", " LIMIT 0"])
     return f"{sql} ORDER BY {', '.join(keys)}{cut}"
@@ -679,7 +681,7 @@ def kept_beside(
 
 
 def sorting(node: p.Plan) -> p.Plan:
-    """The plan with its last order as a top-k of all rows, which the reference brings in order."""
+    """The plan with its last sort as a top-k of all rows, which the reference sorts."""
     if isinstance(node, p.Project):
         return replace(node, child=sorting(node.child))
     return p.TopK(node.child, node.order, 1_000_000) if isinstance(node, p.Sort) else node
@@ -690,17 +692,17 @@ def check(case: Case, kept: KeptRows | None, rows: list[Row], label: str) -> Non
         expected = evaluate(sorting(case.query.root), {"t": rows})
     except ReferenceFailure:
         return
-    wanted = [tuple(identity(value) for value in row) for row in expected]
+    expected_rows = [tuple(identity(value) for value in row) for row in expected]
     result = listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC"))
     if not case.is_ordered:
-        wanted, result = sorted(wanted, key=repr), sorted(result, key=repr)
-    assert len(result) == len(wanted), label
-    for mine, theirs in zip(result, wanted, strict=True):
+        expected_rows, result = sorted(expected_rows, key=repr), sorted(result, key=repr)
+    assert len(result) == len(expected_rows), label
+    for mine, theirs in zip(result, expected_rows, strict=True):
         assert all(map(is_same, mine, theirs)), label
 
 
 def is_same(mine: object, theirs: object) -> bool:
-    """Equal, but for the last digits of a VARIANCE or STDDEV."""
+    """Equal except for the last digits of a VARIANCE or STDDEV."""
     if isinstance(mine, float) and isinstance(theirs, float):
         return mine == theirs or math.isclose(mine, theirs, rel_tol=1e-12)
     return mine == theirs
@@ -720,13 +722,13 @@ def run_once(case: Case, rows: list[Row]) -> KeptRows | None:
 
 
 @random_cases(0, 18, 600, also="0-9 71 80 83")
-def test_answers_are_the_querys(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, one_kept_case)
-    assert seen["answers"] > len(cases)
-    assert seen["ordered"] > len(cases) // 3
+def test_answers_match_queries(cases: Sequence[int]) -> None:
+    counts = seen_in(cases, one_kept_case)
+    assert counts["answers"] > len(cases)
+    assert counts["ordered"] > len(cases) // 3
 
 
-def one_kept_case(seed: int, seen: Counter[str]) -> None:
+def one_kept_case(seed: int, counts: Counter[str]) -> None:
     rng = random.Random(f"answer {seed}")
     case = random_case(rng)
     if case is None:
@@ -734,7 +736,7 @@ def one_kept_case(seed: int, seen: Counter[str]) -> None:
     label = f"case {seed}: {case.query.sql}"
     session = MaintainedQuery(case.compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
-    # Doubles too close to call below the conditions at the end, or an overflow, end a case.
+    # Doubles too close to call below the last conditions, or an overflow, stop a case.
     with suppress(ReferenceLimit, NotExactError, EvaluationError):
         session.load([("t", table_of_rows(rows))])
         check(case, case.compiled.kept, rows, label)
@@ -744,12 +746,12 @@ def one_kept_case(seed: int, seen: Counter[str]) -> None:
             session.step({"t": TableChange(table_of_rows(change), signs)})
             check(case, case.compiled.kept, rows, label)
             check(case, run_once(case, rows), rows, f"{label}, one run")
-            seen["answers"] += 1
-            seen["ordered"] += case.is_ordered
+            counts["answers"] += 1
+            counts["ordered"] += case.is_ordered
 
 
-def test_a_rank_by_doubles_that_goes_no_further_is_refused_in_advance() -> None:
-    """Not when the first row comes: nothing above it has the column."""
+def test_row_numbers_by_doubles_are_refused_in_advance() -> None:
+    """Not when the first row is processed."""
     sql = (
         "SELECT DISTINCT n, r FROM (SELECT g, COUNT(*) n, row_number() OVER (PARTITION BY COUNT(*)"
         " ORDER BY SUM(d)) r FROM t GROUP BY g) q WHERE r <= 2"
@@ -761,13 +763,13 @@ def test_a_rank_by_doubles_that_goes_no_further_is_refused_in_advance() -> None:
 
 @random_cases(0, 12, 150, also="2 3 6 9 11 15-17 25 26 28 32 34 35 38 39", first=50_000)
 def test_answers_of_wide_plans(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, one_wide_case)
-    assert seen["once"] > len(cases) * 3 // 4
-    assert seen["kept"] > len(cases) // 4
-    assert seen["rows"] > len(cases) // 2
+    counts = seen_in(cases, one_wide_case)
+    assert counts["once"] > len(cases) * 3 // 4
+    assert counts["kept"] > len(cases) // 4
+    assert counts["rows"] > len(cases) // 2
 
 
-def one_wide_case(seed: int, seen: Counter[str]) -> None:
+def one_wide_case(seed: int, counts: Counter[str]) -> None:
     case, rng = make_case(seed), Random(f"order {seed}")
     root, _ = _ordered(rng, case.captured)
     query = p.Query("", apply_rules(root))
@@ -777,23 +779,23 @@ def one_wide_case(seed: int, seen: Counter[str]) -> None:
         expected = evaluate(root, case.after)
     except (BlockedError, ReferenceFailure):
         return
-    wanted = Counter(_plain(row, root) for row in expected)
-    for way, result in (
+    expected_rows = Counter(_plain(row, root) for row in expected)
+    for mode, result in (
         ("once", _by_run(answer, once, case)),
         ("kept", _by_state(query, answer, case)),
     ):
         if not isinstance(result, pa.Table):
             continue
-        seen[way] += 1
-        seen["rows"] += len(result)
+        counts[mode] += 1
+        counts["rows"] += len(result)
         plain = Counter(_plain(row, root) for row in _listed(result, root))
-        label = f"seed {seed}, {way}"
-        assert plain == wanted or _is_an_answer(result, root, case.after, Random(label), 20_000), (
-            label
-        )
+        label = f"seed {seed}, {mode}"
+        assert plain == expected_rows or _is_an_answer(
+            result, root, case.after, Random(label), 20_000
+        ), label
 
 
 @pytest.mark.parametrize("seed", [208, 9333, 12581])
-def test_answers_that_were_wrong_once(seed: int) -> None:
-    """A row number that is put out, a rank that goes no further, a LIMIT of a LIMIT."""
+def test_answers_of_former_bugs(seed: int) -> None:
+    """A row number in the output, a rank that is not, a LIMIT of a LIMIT."""
     one_wide_case(seed, Counter())

@@ -1,4 +1,4 @@
-"""Circuits that read groups, sides and what scalars select give what those that keep them give."""
+"""Circuits that read groups, sides or rows selected by scalars match those that store them."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def root_of(sql: str) -> Plan:
 def compiled(
     sql: str, chooser: Chooser = KEPT, size: int | None = None, *, of_all: bool = True
 ) -> Dataflow:
-    """With `of_all` the rows of every access carry fragments, else those of the first alone."""
+    """With `of_all` every access is sketched, else only the first one."""
     root = root_of(sql)
     scans = root.scans if of_all else root.scans[:1]
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans}
@@ -186,65 +186,67 @@ def compiled(
 
 
 def selected_by_scalars(sql: str) -> tuple[str, ...]:
-    """The rows that scalars select in a query, which no circuit that is filled now keeps."""
+    """The sides selected by scalars, which a newly filled circuit does not store."""
     return compiled(sql, TO_FILL).sides_by(Strategy.FILES)
 
 
 def readable(sql: str) -> dict[str, tuple[Strategy, ...]]:
-    """What else may be read, and who can read it."""
+    """The other pieces that may be read, and their readers."""
     result = compiled(sql, StoredChoices(from_files=selected_by_scalars(sql)))
     return {one.side: one.readers for one in result.pieces if one.readers}
 
 
 class Tables(Struct, dict=True):
-    """The tables as they are."""
+    """The current tables."""
 
     rng: random.Random
-    held: dict[TableName, list[dict[str, object]]]
+    rows: dict[TableName, list[dict[str, object]]]
 
     def changed(self) -> dict[TableName, TableChange]:
-        """Rows go and come, some of those that go at once again; now and then all go."""
+        """Random deletions and insertions, some of the same rows; sometimes deletes all."""
         rng, result = self.rng, {}
-        for name, held in self.held.items():
+        for name, rows in self.rows.items():
             if rng.random() < 0.2:
                 continue
-            count = len(held) if rng.random() < 0.1 else min(len(held), rng.randint(0, 4))
-            gone = [held.pop(rng.randrange(len(held))) for _ in range(count)]
-            fresh = [row_of(rng, name) for _ in range(rng.randint(0, 4))]
-            fresh += rng.sample(gone, min(len(gone), rng.randint(0, 2)))
-            fresh += [rng.choice(held)] if held and rng.random() < 0.5 else []
-            held += fresh
-            weights = np.array([1] * len(fresh) + [-1] * len(gone), dtype=np.int64)
-            result[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
+            count = len(rows) if rng.random() < 0.1 else min(len(rows), rng.randint(0, 4))
+            deleted = [rows.pop(rng.randrange(len(rows))) for _ in range(count)]
+            inserted = [row_of(rng, name) for _ in range(rng.randint(0, 4))]
+            inserted += rng.sample(deleted, min(len(deleted), rng.randint(0, 2)))
+            inserted += [rng.choice(rows)] if rows and rng.random() < 0.5 else []
+            rows += inserted
+            weights = np.array([1] * len(inserted) + [-1] * len(deleted), dtype=np.int64)
+            result[name] = TableChange(arrow(name, [*inserted, *deleted]), weights)
         return result
 
 
-def noted_output(session: MaintainedQuery) -> list[Batch | None]:
-    """What the last operator, whose rows still have their columns, returns from now on."""
+def record_output(session: MaintainedQuery) -> list[Batch | None]:
+    """Record the output of the last operator, whose rows still have their columns."""
     *_, last = session.circuit
     step, result = last.step, list[Batch | None]()
 
-    def noted(*batches: Batch | None) -> Batch | None:
+    def recorded_step(*batches: Batch | None) -> Batch | None:
         result.append(step(*batches))
         return result[-1]
 
-    last.step = noted  # type: ignore[method-assign]
+    last.step = recorded_step  # type: ignore[method-assign]
     return result
 
 
-def said(batch: Batch) -> Counter[object]:
-    """The rows of a batch, to the bit and with their fragments, by what they weigh in all."""
+def weights_of(batch: Batch) -> Counter[object]:
+    """The total weight of each distinct row of a batch, with exact bits and ranges."""
     result: Counter[object] = Counter()
     columns = [bits(vector) for _, vector in sorted(batch.columns.items())]
     sets = [tag.sets() for tag in batch.tags]
-    for at, weight in enumerate(batch.weights.tolist()):
-        spelled = [tuple(one.ranges[one.offsets[at] : one.offsets[at + 1]]) for one in sets]
-        result[tuple(column[at] for column in columns), tuple(spelled)] += weight
+    for index, weight in enumerate(batch.weights.tolist()):
+        range_sets = [
+            tuple(one.ranges[one.offsets[index] : one.offsets[index + 1]]) for one in sets
+        ]
+        result[tuple(column[index] for column in columns), tuple(range_sets)] += weight
     return Counter({row: weight for row, weight in result.items() if weight})
 
 
 def bits(vector: Vector) -> list[object]:
-    """Each value with its bound; of doubles their bits."""
+    """Each value with its bound; doubles as bits."""
     if vector.is_textual:
         return list(vector.to_arrow().to_pylist())
     values = vector.values
@@ -256,49 +258,51 @@ def bits(vector: Vector) -> list[object]:
 
 def partners_of(result: Dataflow, tables: Tables) -> ReferencePartners:
     partitions = {s.access: PARTITIONS[s.table] for s in result.sources}
-    return ReferencePartners(result, partitions, tables.held)  # type: ignore[arg-type]
+    return ReferencePartners(result, partitions, tables.rows)  # type: ignore[arg-type]
 
 
 def started(
     result: Dataflow, tables: Tables, *, in_turn: bool = True
 ) -> tuple[MaintainedQuery, ReferencePartners]:
-    """The circuit over the tables as they are, filled in turn or by rows in any order."""
+    """A session filled from the current tables, table by table or by shuffled rows."""
     session, partners = MaintainedQuery(result), partners_of(result, tables)
     session.read_by(partners)
     if in_turn:
         turns = session.turns(lambda table: tables.rng.random())
         session.load_in_turn(
-            turns, lambda turn: [arrow(turn.table, tables.held[turn.table])], partners.pairs
+            turns, lambda turn: [arrow(turn.table, tables.rows[turn.table])], partners.pairs
         )
     else:
-        rows = [(name, row) for name in result.tables for row in tables.held[name]]
+        rows = [(name, row) for name in result.tables for row in tables.rows[name]]
         tables.rng.shuffle(rows)
         session.load((name, arrow(name, [row])) for name, row in rows)
     return session, partners
 
 
 def output_rows(output: Sequence[Batch | None], sql: str) -> Counter[object]:
-    """The rows of the query that came and went in a step, with their fragments."""
+    """The rows of the query that a step inserted and deleted, with their ranges."""
     (batch,) = output or (None,)
     if batch is None or not len(batch):
         return Counter()
-    # Above sums of doubles no values are reported, and the circuit ends below.
+    # The circuit ends below operators over sums of doubles, so some columns are missing.
     names = {one.id for one in root_of(sql).attributes} & batch.columns.keys()
     columns = {name: batch.columns[name] for name in names}
-    return said(Batch(columns, batch.weights, batch.tags))
+    return weights_of(Batch(columns, batch.weights, batch.tags))
 
 
 def one_case(sql: str, seed: int) -> tuple[int, int]:
-    """How many pieces were read, and how many rows came and went, over all steps."""
+    """Returns how many pieces were read, and how many rows changed, over all steps."""
     rng = random.Random(seed)
     size, of_all, has_filter = rng.choice([None, 1, 2]), seed % 2 == 0, (len(sql) + seed) % 4 > 0
     tables = Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, 14))] for t in CATALOG})
     selected, can_read = selected_by_scalars(sql), readable(sql)
 
-    def some() -> Dataflow:
-        read = {one: rng.choice(readers) for one, readers in can_read.items() if rng.random() < 0.6}
+    def random_choice() -> Dataflow:
+        reads = {
+            one: rng.choice(readers) for one, readers in can_read.items() if rng.random() < 0.6
+        }
         by_spark, by_files = (
-            [one for one, reader in read.items() if reader is way]
+            [one for one, reader in reads.items() if reader is way]
             for way in (Strategy.SPARK, Strategy.FILES)
         )
         choices = StoredChoices(by_spark, has_filter, (*selected, *by_files))
@@ -306,25 +310,25 @@ def one_case(sql: str, seed: int) -> tuple[int, int]:
 
     in_turn = not selected or rng.random() < 0.5
     twin, _ = started(compiled(sql, KEPT, size, of_all=of_all), tables, in_turn=in_turn)
-    session, partners = started(some(), tables, in_turn=in_turn)
-    stored, read, moved = Stored(), 0, 0
+    session, partners = started(random_choice(), tables, in_turn=in_turn)
+    stored, reads, row_changes = Stored(), 0, 0
     for _ in range(STEPS):
-        mine, theirs = noted_output(session), noted_output(twin)
+        mine, theirs = record_output(session), record_output(twin)
         changes = tables.changed()
         for one in (session, twin):
             one.step(changes, partial(whole_table_of, tables))
-        came = output_rows(mine, sql)
-        assert came == output_rows(theirs, sql), (sql, seed)
+        changed_rows = output_rows(mine, sql)
+        assert changed_rows == output_rows(theirs, sql), (sql, seed)
         assert counts_of(session) == counts_of(twin), (sql, seed)
-        read += sum(len(one.reads) for one in session.circuit)
-        moved += len(came)
+        reads += sum(len(one.reads) for one in session.circuit)
+        row_changes += len(changed_rows)
         if rng.random() < 0.5:
-            session, partners = converted(session, stored, some(), partners)
-    return read, moved
+            session, partners = converted(session, stored, random_choice(), partners)
+    return reads, row_changes
 
 
 def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Table]:
-    return [arrow(source.table, tables.held[source.table]).select(source.scan.table_columns)]
+    return [arrow(source.table, tables.rows[source.table]).select(source.scan.table_columns)]
 
 
 @random_cases(0, 1, 150, also="0 1")
@@ -341,14 +345,14 @@ def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Tabl
         ),
     ],
 )
-def test_what_is_read_puts_out_what_is_kept(sql: str, cases: Sequence[int]) -> None:
+def test_read_state_gives_the_same_results(sql: str, cases: Sequence[int]) -> None:
     read, moved = map(sum, zip(*(one_case(sql, seed) for seed in cases), strict=True))
     # One case alone may read nothing, or change no row of the result.
     assert len(cases) == 1 or min(read, moved) > 0
 
 
 @pytest.mark.parametrize("name", ["beside", "having", "exists", "without"])
-def test_sides_over_groups_can_be_read_by_keys_of_the_groups(name: str) -> None:
+def test_sides_over_groups_are_readable_by_group_keys(name: str) -> None:
     assert "join0.right" in readable(QUERIES[name])
 
 
@@ -367,7 +371,7 @@ RECORDED = StoredChoices(from_files=("aggregate0", "aggregate1"))
 
 
 @pytest.mark.parametrize("sql", PINNED)
-def test_groups_that_must_be_kept_are_whatever_is_recorded(sql: str) -> None:
+def test_pinned_groups_ignore_recorded_choices(sql: str) -> None:
     result = compiled(sql, RECORDED)
     last = result.groupings[-1]
     assert PINNED[sql] in last.reason
@@ -385,16 +389,16 @@ WHOLE = (
 
 
 @pytest.mark.parametrize("sql", WHOLE)
-def test_groups_whose_keys_narrow_nothing_are_kept_unless_they_are_recorded(sql: str) -> None:
+def test_groups_without_narrowing_keys_are_read_only_if_recorded(sql: str) -> None:
     last = compiled(sql, RECORDED).groupings[-1]
     assert (last.strategy, last.is_whole) == (Strategy.FILES, True)
-    for asked in (None, Strategy.FILES):
-        chooser = ChooseBySize(asked, lambda table: 1_000_000, from_files=1, fits=1)
+    for requested in (None, Strategy.FILES):
+        chooser = ChooseBySize(requested, lambda table: 1_000_000, from_files=1, fits=1)
         last = compiled(sql, chooser).groupings[-1]
         assert (last.strategy, last.readers) == (Strategy.INDEX, (Strategy.FILES,))
 
 
-def test_groups_that_a_pass_may_fill_are_kept_at_first_though_the_least_is_asked_for() -> None:
+def test_groups_that_a_pass_may_fill_are_kept_at_first() -> None:
     facts = SideFacts("aggregate0", ("t",), 100, (Strategy.FILES,), is_grouping=True)
     least = ChooseBySize(Strategy.FILES, {"t": 1}.__getitem__, is_least=True)
     assert least.choose(facts).strategy is Strategy.FILES
@@ -404,13 +408,13 @@ def test_groups_that_a_pass_may_fill_are_kept_at_first_though_the_least_is_asked
 
 
 @pytest.mark.parametrize("name", SCALAR_QUERIES)
-def test_no_row_of_what_scalars_select_is_kept(name: str) -> None:
+def test_rows_selected_by_scalars_are_not_kept(name: str) -> None:
     result = compiled(SCALAR_QUERIES[name], TO_FILL)
     selected = [one for one in result.sides if one.side.startswith("scalars")]
     assert {one.strategy for one in selected} == {Strategy.FILES}
     read = {side.name for join in result.distant for side in join.sides}
     assert {one.side for one in selected} == read
-    # A budget has no choice to make of it.
+    # A budget has no choice here.
     assert not any(one.readers for one in selected)
 
 
@@ -425,21 +429,21 @@ KEPT_SCALARS = {
 
 
 @pytest.mark.parametrize("name", KEPT_SCALARS)
-def test_what_else_is_joined_is_kept(name: str) -> None:
+def test_other_subqueries_are_joined(name: str) -> None:
     result = compiled(KEPT_SCALARS[name], TO_FILL)
     assert not any(isinstance(one, SelectByScalars) for one in result.circuit)
 
 
-def test_scalars_come_before_what_they_select() -> None:
+def test_scalars_are_loaded_before_their_rows() -> None:
     nested = compiled(SCALAR_QUERIES["nested"], TO_FILL)
-    turns = [[nested.sources[at].access for at in turn] for turn in nested.turns()]
+    turns = [[nested.sources[index].access for index in turn] for turn in nested.turns()]
     assert turns == [["t#3"], ["t#2"], ["t#1"]]
     kept = compiled(SCALAR_QUERIES["nested"])
     assert [len(turn) for turn in kept.turns()] == [3]
 
 
 @pytest.mark.parametrize("sql", [*NARROWED.values(), *WHOLE_SIDES.values()])
-def test_what_no_key_narrows_is_rebuilt(sql: str) -> None:
+def test_unnarrowed_state_is_rebuilt(sql: str) -> None:
     modes = {one.mode for one in compiled(sql, StoredChoices(from_files=readable(sql))).pieces}
     assert ("rebuilt" in modes) == (sql in WHOLE_SIDES.values())
     assert modes >= ({"rebuilt"} if sql in WHOLE_SIDES.values() else {"read"})

@@ -1,4 +1,4 @@
-"""Queries WITH RECURSIVE by their circuits, against the slow reference: rows and sketches."""
+"""Circuits of queries WITH RECURSIVE: rows and sketches, compared with the slow reference."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ from tests.support.reference_plan import (
 )
 
 COLUMNS = {"links": ("a", "b", "f"), "seeds": ("a", "f")}
-"""f is its own fragment; NULL has the last one."""
+"""f is the number of its range; NULL is in the last one."""
 
 REACH = "WITH RECURSIVE r(n) AS (SELECT a FROM seeds UNION {}) "
 JOINED = "SELECT l.b FROM r JOIN links l ON r.n = l.a"
@@ -144,7 +144,7 @@ QUERIES = {
     " GROUP BY k",
 }
 EXCEPT_LINKS = {"optional side": ("seeds",)}
-"""Tables whose accesses may be sketched, where not all."""
+"""The tables whose accesses may be sketched, if not all."""
 
 
 def case_of(name: str) -> Case:
@@ -156,8 +156,8 @@ def case_of_sql(sql: str, tables: Collection[str]) -> Case:
     return DRAWN.case(sql, tables)
 
 
-def test_counts_of_fragments_are_those_of_derivations() -> None:
-    """One link twice and a seed: the fragment stays until both copies went."""
+def test_ranges_are_counted_by_derivations() -> None:
+    """One link twice and a seed: the range stays until both copies are deleted."""
     case = case_of("reach")
     query = MaintainedQuery(case.compiled(with_answer=False))
     link, seed = {"a": 1, "b": 2, "f": 3}, {"a": 1, "f": 0}
@@ -182,11 +182,11 @@ ONE_JOIN = {
     "first rows",
     "a constant",
 }
-"""Queries whose steps are one join with plain columns, whatever stands below it and above."""
+"""Queries whose steps are one join with plain columns."""
 
 
 @pytest.mark.parametrize("name", [name for name, sql in QUERIES.items() if "RECURSIVE" in sql])
-def test_a_step_that_is_one_join_is_followed_as_such(name: str) -> None:
+def test_which_steps_run_as_plain_joins(name: str) -> None:
     circuit = case_of(name).compiled(with_answer=True).circuit
     result = [one._plain is not None for one in circuit if isinstance(one, FixpointOperator)]
     assert result
@@ -202,21 +202,21 @@ PROGRAMS = {
 
 
 def ground_of(tables: Mapping[str, Sequence[Row]]) -> dict[str, Counter[Ground]]:
-    """The tables as programs read them."""
+    """The tables in the form that the reference programs read."""
     return {
         table: Counter(tuple(row[column] for column in COLUMNS[table]) for row in rows)
         for table, rows in tables.items()
     }
 
 
-def test_no_row_of_a_fixpoint_has_bounds() -> None:
-    """Whoever makes such a plan: a sum that is too close to call is told, not kept as it is."""
+def test_uncertain_fixpoint_rows_fail() -> None:
+    """A sum that is too close to call is an error."""
     kinds = [Column("g", LONG), Column("x", DOUBLE)]
     sql = "SELECT sum(x) AS s FROM t GROUP BY g"
     base = parse_query(sql, {"t": Schema(tuple(kinds))}).root
-    (own,) = base.attributes
-    leaf = Recursive("f", (replace(own, id="leaf"),))
-    root = Fixpoint("f", base, leaf, (replace(own, id="f.s"),), True)
+    (column,) = base.attributes
+    leaf = Recursive("f", (replace(column, id="leaf"),))
+    root = Fixpoint("f", base, leaf, (replace(column, id="f.s"),), True)
     (scan,) = root.scans
     partition = RangePartition("t", "g", LONG, BOUNDARIES)
     query = MaintainedQuery(compile_plan(root, {scan.access: partition}, {}))
@@ -270,7 +270,7 @@ def _alone(node: Fixpoint) -> Fixpoint:
         (True, _once_more, "Distinct over rows of"),
     ],
 )
-def test_a_step_that_no_operator_carries_ranks_through_is_named(
+def test_unsupported_steps_are_named_in_the_error(
     is_bag: bool, other: Callable[[Fixpoint], Fixpoint], reason: str
 ) -> None:
     case = case_of_sql(CIRCLES.format(""), ()) if is_bag else case_of("reach")
@@ -334,21 +334,19 @@ def bag_case(name: str) -> Case:
     ],
 )
 @random_cases(2, 3, 12)
-def test_sketches_and_rows_are_those_of_the_reference(
-    name: str, is_bag: bool, cases: range
-) -> None:
+def test_sketches_and_rows_match_the_reference(name: str, is_bag: bool, cases: range) -> None:
     case = bag_case(name) if is_bag else case_of(name)
     label, most = ("bags ", (1, 3, 5)) if is_bag else ("", (1, 3, 6))
     for seed in cases:
         with_answer = seed % 2 == 0
         rng = random.Random(f"{label}{name} {seed}")
         tables = DRAWN.some_tables(rng, SIZES)
-        made = partial(case.compiled, with_answer=with_answer)
-        for query in DRAWN.carried(rng, tables, made, 5, most):
+        compiled = partial(case.compiled, with_answer=with_answer)
+        for query in DRAWN.carried(rng, tables, compiled, 5, most):
             assert sketches_of(query) == case.expected(tables), seed
             if with_answer:
-                whole = bag(evaluate(case.query.root, tables))
-                assert rows_kept(query, case.ruled) == whole, seed
+                expected_rows = bag(evaluate(case.query.root, tables))
+                assert rows_kept(query, case.ruled) == expected_rows, seed
 
 
 CIRCLES = "WITH RECURSIVE r(n){} AS (SELECT a FROM seeds UNION ALL SELECT l.b FROM r JOIN links l "
@@ -359,33 +357,33 @@ def some_tables(*links: tuple[int, int]) -> Mapping[str, Sequence[Row]]:
     return {"links": [{"a": a, "b": b, "f": 1} for a, b in links], "seeds": [{"a": 1, "f": 0}]}
 
 
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("has_cycle", [True, False])
 @pytest.mark.parametrize(("levels", "most"), [("", 100), (" MAX RECURSION LEVEL 7", 7)])
-def test_a_circle_in_the_tables_ends_at_the_limit(levels: str, most: int, is_there: bool) -> None:
-    """Whether it is there when the circuit is filled, or a change closes it."""
+def test_cycles_in_tables_stop_at_the_limit(levels: str, most: int, has_cycle: bool) -> None:
+    """The cycle exists when the circuit is filled, or a change closes it."""
     case = case_of_sql(CIRCLES.format(levels), tuple(COLUMNS))
     query = MaintainedQuery(case.compiled(with_answer=False))
-    tables = some_tables((1, 2), (2, 3), *([(3, 1)] if is_there else []))
-    if not is_there:
+    tables = some_tables((1, 2), (2, 3), *([(3, 1)] if has_cycle else []))
+    if not has_cycle:
         query.load(DRAWN.whole(tables))
         assert sketches_of(query) == case.expected(tables)
     change = {"links": change_of("links", some_tables((3, 1))["links"], [1])}
     with pytest.raises(UnsupportedError, match=f"limit of {most} levels") as caught:
-        query.load(DRAWN.whole(tables)) if is_there else query.step(change)
+        query.load(DRAWN.whole(tables)) if has_cycle else query.step(change)
     assert caught.value.code == "recursion_limit"
 
 
 @pytest.mark.parametrize(
     ("text", "most"), [("", LEVEL_LIMITS.levels), (" MAX RECURSION LEVEL 250", 250)]
 )
-def test_limits_are_the_querys_own(text: str, most: int) -> None:
+def test_queries_set_their_limits(text: str, most: int) -> None:
     circuit = case_of_sql(CIRCLES.format(text), ("links",)).compiled(with_answer=False).circuit
     (levels,) = (one for one in circuit if isinstance(one, UnionAllFixpoint))
     assert levels.limits == replace(LEVEL_LIMITS, levels=most)
 
 
-def test_columns_that_nobody_needs_are_not_kept() -> None:
-    """But a column that the step needs for another one."""
+def test_unused_columns_are_not_kept() -> None:
+    """Except a column that the step needs to compute another one."""
     lonely = BAG_QUERIES["sources"].replace("SELECT y, k FROM r WHERE x = 1", "SELECT k FROM r")
     for sql, names in ((BAG_QUERIES["a column less"], ["n", "k"]), (lonely, ["y", "k"])):
         (node,) = fixpoints_of(case_of_sql(sql, ()).core)
@@ -405,35 +403,35 @@ def test_sketches_of_random_plans_with_a_fixpoint_of_a_bag(cases: Sequence[int])
 
 
 def with_a_fixpoint(cases: Sequence[int], make: Callable[[int], Trial]) -> None:
-    seen = several_cases(cases, make)
-    assert seen["exact"] > len(cases) // 3, seen
+    counts = several_cases(cases, make)
+    assert counts["exact"] > len(cases) // 3, counts
     for kind in ("Fixpoint", "inner", "Aggregate", "TopK", "union", "semi", "anti", "left"):
-        assert seen[f"with {kind}"] > len(cases) // 50, seen
+        assert counts[f"with {kind}"] > len(cases) // 50, counts
 
 
 @pytest.mark.slow
 @random_cases(0, 8, 1_000, also="0 1 4 25 39 45 52 56 59 61 64 103 127")
-def test_sketches_of_random_plans_whose_fixpoints_are_keyed(cases: Sequence[int]) -> None:
+def test_sketches_of_random_plans_with_keyed_fixpoints(cases: Sequence[int]) -> None:
     with_keys(cases, make_keyed_trial)
 
 
 @random_cases(0, 11, 1_000, also="15 32 37 73 80 85 86 118")
-def test_sketches_of_random_plans_whose_bag_fixpoints_are_keyed(cases: Sequence[int]) -> None:
+def test_sketches_of_random_plans_with_keyed_bag_fixpoints(cases: Sequence[int]) -> None:
     with_keys(cases, make_keyed_bag_trial)
 
 
 def with_keys(cases: Sequence[int], make: Callable[[int], Trial]) -> None:
-    """One sketch for all accesses below: the fragments of the keys of the rows that are used."""
-    seen = several_cases(cases, make)
-    assert seen["exact"] > len(cases) // 2, seen
-    assert seen["exact"] - seen["with barrier"] > len(cases) // 2, seen
+    """One sketch for all accesses below: the ranges of the keys of the used rows."""
+    counts = several_cases(cases, make)
+    assert counts["exact"] > len(cases) // 2, counts
+    assert counts["exact"] - counts["with barrier"] > len(cases) // 2, counts
     for kind in ("Aggregate", "TopK", "semi", "anti", "tree", "groups read"):
-        assert seen[f"with {kind}"] > len(cases) // 50, seen
+        assert counts[f"with {kind}"] > len(cases) // 50, counts
 
 
-def test_nothing_below_carries_fragments() -> None:
-    """What is kept of base and step is kept without: a row's own value tells its fragment."""
-    seen = 0
+def test_keyed_fixpoints_store_no_ranges() -> None:
+    """The state of base and step has no ranges, because a row's key determines its range."""
+    tried = 0
     for trial in map(make_keyed_trial, range(40)):
         if not _keys(trial):
             continue
@@ -442,14 +440,14 @@ def test_nothing_below_carries_fragments() -> None:
         compiled = compile_plan(
             root, partitions_of(trial), verdict.key_columns, barriers=verdict.barrier_positions
         )
-        (own,) = (one for one in compiled.circuit if isinstance(one, FixpointOperator))
-        assert own.form[2] == (0, 0)
-        seen += 1
-    assert seen > 10
+        (fixpoint,) = (one for one in compiled.circuit if isinstance(one, FixpointOperator))
+        assert fixpoint.form[2] == (0, 0)
+        tried += 1
+    assert tried > 10
 
 
-def test_other_ranges_for_each_access_are_no_circuit() -> None:
-    trial, own_keys = next(
+def test_keyed_accesses_need_equal_ranges() -> None:
+    trial, accesses = next(
         (one, keys)
         for one in map(make_keyed_trial, range(100))
         for keys in _keys(one).values()
@@ -457,8 +455,8 @@ def test_other_ranges_for_each_access_are_no_circuit() -> None:
     )
     root, partitions = apply_rules(trial.root), partitions_of(trial)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
-    own = partitions[own_keys[0]]
-    partitions[own_keys[0]] = replace(own, boundaries=(*own.boundaries, 1000))
+    partition = partitions[accesses[0]]
+    partitions[accesses[0]] = replace(partition, boundaries=(*partition.boundaries, 1000))
     with pytest.raises(BlockedError, match="with different ranges"):
         compile_plan(root, partitions, verdict.key_columns, barriers=verdict.barrier_positions)
 
@@ -479,7 +477,7 @@ NARROW = {
     )
     + " WHERE x < 3 AND y > 2",
 }
-"""Queries of programs, whose rows are left out by columns that steps change."""
+"""Queries with reference programs, filtered on columns that steps change."""
 ABOVE = {
     **{f"narrow {name}": sql for name, sql in NARROW.items()},
     "narrow branches": QUERIES["branches"] + " WHERE n > 2",
@@ -507,14 +505,14 @@ Tables = Mapping[str, Sequence[Row]]
 
 
 def answer_case(sql: str, tables: Sequence[str] = tuple(COLUMNS)) -> Case:
-    """The query with the plan that a sketch of its answer's lineage is kept by."""
+    """The query with the plan that maintains a sketch of the answer's lineage."""
     case = case_of_sql(sql, tables)
     query = replace(case.query, root=for_answer(apply_rules(case.query.root)))
     return Case(query, case.sketched, for_answer(case.core))
 
 
 def is_barrier(node: Plan) -> bool:
-    """Fixpoints that are no sets are."""
+    """Top-k and fixpoints that are not sketched for the answer."""
     if isinstance(node, Fixpoint):
         return not is_sketched_for_answer(node)
     return isinstance(node, TopK)
@@ -523,7 +521,7 @@ def is_barrier(node: Plan) -> bool:
 def compiled(case: Case, *, with_answer: bool = False) -> Dataflow:
     answer = answer_plan(case.query) if with_answer else None
     root = case.core if answer is None else answer.kept
-    barriers = [at for at, node in enumerate(root.walk()) if is_barrier(node)]
+    barriers = [position for position, node in enumerate(root.walk()) if is_barrier(node)]
     return compile_plan(root, case.sketched, {}, barriers=barriers, answer=answer)
 
 
@@ -533,42 +531,42 @@ def some_small_tables(rng: random.Random) -> dict[str, list[Row]]:
 
 @pytest.mark.parametrize("name", EVERY)
 @random_cases(2, 3, 16)
-def test_sketches_are_those_of_the_answers_lineage(name: str, cases: range) -> None:
-    less = 0
-    # Queries that leave nothing out are tried half as often.
+def test_sketches_match_the_answers_lineage(name: str, cases: range) -> None:
+    smaller = 0
+    # Queries without filters are tried half as often.
     for seed in cases if name in ABOVE else cases[list(EVERY).index(name) % 2 :: 2]:
-        less += one_query(name, seed, with_answer=seed % 2 == 0)
-    assert less or name not in ABOVE
+        smaller += one_query(name, seed, with_answer=seed % 2 == 0)
+    assert smaller or name not in ABOVE
 
 
 def one_query(name: str, seed: int, *, with_answer: bool) -> int:
-    """How often its sketches were less than those with a barrier."""
-    rng, less = random.Random(f"answer {name} {seed}"), 0
+    """Returns how often its sketches were smaller than those with a barrier."""
+    rng, smaller = random.Random(f"answer {name} {seed}"), 0
     case = answer_case(EVERY[name], EXCEPT_LINKS.get(name.removeprefix("narrow "), tuple(COLUMNS)))
-    tables, made = some_small_tables(rng), partial(compiled, case, with_answer=with_answer)
-    for query in DRAWN.carried(rng, tables, made, 5):
+    tables, compile_case = some_small_tables(rng), partial(compiled, case, with_answer=with_answer)
+    for query in DRAWN.carried(rng, tables, compile_case, 5):
         result = annotate(case.core, tables, whole_windows=True)
-        wanted = case.fragments(result, tables, is_barrier)
-        assert sketches_of(query) == wanted, seed
-        less += wanted != case.fragments(result, tables)
+        expected = case.fragments(result, tables, is_barrier)
+        assert sketches_of(query) == expected, seed
+        smaller += expected != case.fragments(result, tables)
         if with_answer:
             assert rows_kept(query, case.query) == bag(evaluate(case.query.root, tables)), seed
-    return less
+    return smaller
 
 
 @random_cases(0, 12, 1_000, also="4 8 11 28 40 78 93 108 110 116 123 126 128 142 144 167")
 def test_sketches_of_random_plans_for_the_answer_alone(cases: Sequence[int]) -> None:
-    seen = several_cases(cases, make_answer_trial)
-    assert seen["exact"] > len(cases) // 3, seen
+    counts = several_cases(cases, make_answer_trial)
+    assert counts["exact"] > len(cases) // 3, counts
     for kind in ("Fixpoint", "inner", "Aggregate", "TopK", "union", "semi", "left"):
-        assert seen[f"with {kind}"] > len(cases) // 50, seen
+        assert counts[f"with {kind}"] > len(cases) // 50, counts
 
 
-# What takes part, row by row.
+# Participating rows.
 
 
 def two_and_a_link(tables: Mapping[str, Counter[Ground]], rows: frozenset[Ground]) -> Any:
-    """A row of two rows and a link, whose fragment counts once for it."""
+    """A row derived from two rows and a link, whose range counts once."""
     links = tables["links"].items()
     for (a, b, f), weight in links:
         yield Derivation((a, b), (), ((0, (a, b, f)),), weight)
@@ -580,7 +578,7 @@ def two_and_a_link(tables: Mapping[str, Counter[Ground]], rows: frozenset[Ground
 
 
 RULES = {**PROGRAMS, "two and a link": two_and_a_link}
-WANTED = {
+IN_ANSWER = {
     "two and a link": lambda row: None not in row and row[0] < 3 and row[1] > 2,
     "reach": lambda row: row[0] is not None and row[0] > 2,
     "right-linear": lambda row: row[0] == 1,
@@ -589,14 +587,16 @@ WANTED = {
 }
 
 
-def taking_part(derivations: Sequence[Derivation], answer: frozenset[Ground]) -> frozenset[Ground]:
-    """The rows of the answer and all that some derivation of such a row uses."""
+def participating(
+    derivations: Sequence[Derivation], answer: frozenset[Ground]
+) -> frozenset[Ground]:
+    """The rows of the answer, and recursively all rows that their derivations use."""
     result = answer
     while True:
-        more = result | {b for one in derivations if one.head in result for b in one.bodies}
-        if more == result:
+        larger = result | {b for one in derivations if one.head in result for b in one.bodies}
+        if larger == result:
             return result
-        result = more
+        result = larger
 
 
 def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
@@ -620,25 +620,25 @@ def check_parts(query: MaintainedQuery, name: str, tables: Tables) -> None:
     ground = ground_of(tables)
     rows = least_fixpoint(RULES[name], ground)
     derivations = list(RULES[name](ground, rows))
-    wanted = taking_part(derivations, frozenset(filter(WANTED[name], rows)))
+    expected = participating(derivations, frozenset(filter(IN_ANSWER[name], rows)))
     fixpoints = [one for one in query.circuit if isinstance(one, FixpointOperator)]
     (backward,) = (one for one in fixpoints if isinstance(one, Backward))
     (forward,) = (one for one in fixpoints if not isinstance(one, Backward))
     stored = ranked_rows(forward.rows)
     ranks = {row: rank for row, (rank, _, _) in stored.items()}
     assert {row: every for row, (_, every, _) in stored.items()} == weights_of(derivations)
-    # A rank that is not the greatest of all bodies shows here long before rows are wrong.
+    # A rank that is not the maximum over all bodies is detected here before rows are wrong.
     assert {row: low for row, (_, _, low) in stored.items()} == low_weights(derivations, ranks)
     numbers = numbers_of(forward)
     assert set(numbers.values()) == ranks.keys() == rows
     kept = {number for (number,) in ranked_rows(backward.rows)}
-    assert {numbers[one] for one in kept - {NOTHING}} == wanted
-    used = [one for one in derivations if one.head in wanted]
+    assert {numbers[one] for one in kept - {NOTHING}} == expected
+    used = [one for one in derivations if one.head in expected]
     assert counted(query) == range_ids_of(used, lambda leaf: range_id({"f": leaf[-1]}))
 
 
 def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20) -> None:
-    """With `most`, so many numbers there are for rows."""
+    """With `most`, there are only that many row numbers."""
     rng = random.Random(f"parts {name} {seed}")
     case, stored = answer_case(NARROW[name]), Stored()
     tables, query = some_small_tables(rng), MaintainedQuery(compiled(case))
@@ -648,9 +648,9 @@ def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20
         tables = {table: [] for table in COLUMNS}
     for _ in range(steps):
         for one in query.circuit:
-            held = getattr(one, "rows", None)
-            if isinstance(held, NumberedFixpointRows) and most is not None:
-                held.most = most
+            rows = getattr(one, "rows", None)
+            if isinstance(rows, NumberedFixpointRows) and most is not None:
+                rows.most = most
         query.step(DRAWN.some_changes(rng, tables, (1, 3, 6)))
         check_parts(query, name, tables)
         if rng.random() < 0.2:
@@ -660,20 +660,20 @@ def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NARROW)
 @random_cases(1, 2, 100)
-def test_ranks_and_what_takes_part_and_how_often_it_counts(name: str, cases: range) -> None:
+def test_ranks_participating_rows_and_counts(name: str, cases: range) -> None:
     for seed in cases:
         some_steps(name, seed, steps=10)
 
 
 @pytest.mark.parametrize(("name", "most"), [("reach", 7), ("right-linear", 49)])
 @random_cases(1, 3, 6)
-def test_numbers_are_given_again(name: str, most: int, cases: range) -> None:
-    """There are at most 7 nodes, NULL among them, so 7 rows or 49."""
+def test_row_numbers_are_reused(name: str, most: int, cases: range) -> None:
+    """There are at most 7 nodes including NULL, so 7 or 49 rows."""
     for seed in cases:
         some_steps(name, seed, most=most, steps=25)
 
 
-def test_more_rows_than_numbers_are_named() -> None:
+def test_too_many_rows_are_an_error() -> None:
     with pytest.raises(UnsupportedError, match="more than 3 rows") as caught:
         some_steps("reach", 1, most=3, steps=60)
     assert caught.value.code == "recursion_limit"
@@ -690,19 +690,19 @@ MOVING = {
 
 
 @random_cases(8, 9, 80)
-def test_constants_that_move_come_to_what_is_filled_anew(cases: range) -> None:
-    seen = moving_cases.several_cases(MOVING, cases, plan_for=for_answer)
-    assert seen["moves"] == len(cases) * 4
-    assert min(seen[name] for name in MOVING) > len(cases) // 16, seen
+def test_moved_constants_match_a_refill(cases: range) -> None:
+    counts = moving_cases.several_cases(MOVING, cases, plan_for=for_answer)
+    assert counts["moves"] == len(cases) * 4
+    assert min(counts[name] for name in MOVING) > len(cases) // 16, counts
 
 
 UNSAFE = {"groups in the step", "a group as base"}
-"""Those that no sketch on another column than that of the groups is safe for."""
+"""Queries for which only sketches on the group column are safe."""
 RECURSIVE = [n for n, sql in QUERIES.items() if "RECURSIVE" in sql and n not in UNSAFE]
 
 
-def chosen_case(name: str) -> Case:
-    """The query with the plan that a sketch of witnesses is kept by."""
+def witness_case(name: str) -> Case:
+    """The query with the plan that maintains a sketch of witnesses."""
     case = case_of(name)
     query = replace(case.query, root=apply_rules(case.query.root))
     sketched = dict.fromkeys(case.sketched, "f")
@@ -713,11 +713,11 @@ def chosen_case(name: str) -> Case:
 
 
 def rows_over(plan: Plan, tables: Tables, sketches: Mapping[str, Collection[int]]) -> object:
-    """What a plan gives over the rows in the sketches."""
+    """The rows of a plan over the sketches."""
     instances = {
         scan.access: [
-            at
-            for at, row in enumerate(tables[scan.table])
+            index
+            for index, row in enumerate(tables[scan.table])
             if range_id(row) in sketches[scan.access]
         ]
         for scan in plan.scans
@@ -727,39 +727,39 @@ def rows_over(plan: Plan, tables: Tables, sketches: Mapping[str, Collection[int]
 
 
 def check(query: MaintainedQuery, case: Case, tables: Tables, rng: random.Random) -> int:
-    """That rows over the sketches, and over wider ones, are those over the tables; how many ranges
-    they spare."""
-    held, every = sketches_of(query), case.expected(tables)
+    """Check that these and wider sketches give the same rows as the tables. Returns how many ranges
+    are saved."""
+    exact, full = sketches_of(query), case.expected(tables)
     wider = {
         access: result | {one for one in range(5) if rng.random() < 0.3}
-        for access, result in held.items()
+        for access, result in exact.items()
     }
     plans = [case.query.root, *(n for n in case.core.walk() if isinstance(n, Fixpoint))]
     for plan in plans:
         whole = bag(evaluate(plan, tables))
-        for sketches in (held, wider):
-            assert rows_over(plan, tables, sketches) == whole, (held, every)
-    assert all(held[access] <= every[access] for access in held)
-    return sum(len(every[access]) - len(held[access]) for access in held)
+        for sketches in (exact, wider):
+            assert rows_over(plan, tables, sketches) == whole, (exact, full)
+    assert all(exact[access] <= full[access] for access in exact)
+    return sum(len(full[access]) - len(exact[access]) for access in exact)
 
 
 @pytest.mark.parametrize("name", RECURSIVE)
 @random_cases(1, 2, 6)
-def test_rows_over_what_is_chosen_are_those_over_the_tables(name: str, cases: range) -> None:
-    case = chosen_case(name)
-    made = partial(case.compiled, with_answer=False)
-    assert any(isinstance(one, FixpointOperator) for one in made().circuit)
+def test_rows_over_witness_sketches_match_the_tables(name: str, cases: range) -> None:
+    case = witness_case(name)
+    compiled = partial(case.compiled, with_answer=False)
+    assert any(isinstance(one, FixpointOperator) for one in compiled().circuit)
     for seed in cases:
         rng = random.Random(f"chosen {name} {seed}")
         tables = DRAWN.some_tables(rng, SIZES)
-        for query in DRAWN.carried(rng, tables, made, 6):
+        for query in DRAWN.carried(rng, tables, compiled, 6):
             check(query, case, tables, rng)
 
 
-def test_what_is_chosen_is_often_less() -> None:
+def test_witness_sketches_are_smaller() -> None:
     spared, rng = Counter[str](), random.Random(4)
     for name in RECURSIVE:
-        case = chosen_case(name)
+        case = witness_case(name)
         if EXCEPT_LINKS.get(name):
             continue
         query = MaintainedQuery(case.compiled(with_answer=False))
@@ -769,45 +769,50 @@ def test_what_is_chosen_is_often_less() -> None:
     assert sum(spared.values()) > len(spared), spared
 
 
-def one_plan(seed: int, seen: Counter[str]) -> None:
-    """A random plan over tables that change."""
+def one_plan(seed: int, counts: Counter[str]) -> None:
+    """A random plan over changing tables."""
     trial, rng = make_fixpoint_trial(seed), random.Random(seed)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
     if not verdict.safe or verdict.ties is not None:
-        seen["not sketched, or ties"] += 1
+        counts["not sketched, or ties"] += 1
         return
     kept = kept_by_witnesses(root, trial, verdict)
     if not any(isinstance(node, Fixpoint) and node.chooses for node in kept.walk()):
-        seen["nothing to choose"] += 1
+        counts["nothing to choose"] += 1
         return
-    own = check_safety(Query("", kept), trial.sketched, trial.facts)
+    verdict_of_kept = check_safety(Query("", kept), trial.sketched, trial.facts)
     partitions = partitions_of(trial)
     spare = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     try:
         session = MaintainedQuery(
-            compile_plan(kept, partitions, own.key_columns, barriers=own.barrier_positions)
+            compile_plan(
+                kept,
+                partitions,
+                verdict_of_kept.key_columns,
+                barriers=verdict_of_kept.barrier_positions,
+            )
         )
         session.load([(name, table_of(name, tables[name])) for name in session.compiled.tables])
         for _ in range(4):
-            held = {access: set(result.ids) for access, result in session.ranges().items()}
-            instances = instances_of(root, tables, trial.partitions, held)
+            sketches = {access: set(result.ids) for access, result in session.ranges().items()}
+            instances = instances_of(root, tables, trial.partitions, sketches)
             whole = bag(evaluate(root, tables))
-            assert bag(evaluate(root, tables, instances)) == whole, (seed, held)
-            every = accurate_sketches(annotate(root, tables), root, tables, trial.partitions)
-            seen["less"] += any(every[access] - held[access] for access in held)
-            seen["compared"] += 1
+            assert bag(evaluate(root, tables, instances)) == whole, (seed, sketches)
+            full = accurate_sketches(annotate(root, tables), root, tables, trial.partitions)
+            counts["less"] += any(full[access] - sketches[access] for access in sketches)
+            counts["compared"] += 1
             changes = changes_of(rng, session.compiled.tables, tables, spare)
             session.step(changes, partial(whole_table, tables))
     except BlockedError:
-        seen["blocked"] += 1
+        counts["blocked"] += 1
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
-        seen[f"failed: {type(error).__name__}"] += 1
+        counts[f"failed: {type(error).__name__}"] += 1
 
 
 @random_cases(0, 16, 1_000, also="4 32 46 80 128 137 142 146")
-def test_answers_of_random_plans_over_what_is_chosen(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, one_plan)
-    assert seen["compared"] > len(cases), seen
-    assert seen["less"] > len(cases) // 20, seen
+def test_answers_of_random_plans_over_witnesses(cases: Sequence[int]) -> None:
+    counts = seen_in(cases, one_plan)
+    assert counts["compared"] > len(cases), counts
+    assert counts["less"] > len(cases) // 20, counts

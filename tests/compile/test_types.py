@@ -1,4 +1,4 @@
-"""Every scalar type in every place of a query; sums of doubles in every order of adding."""
+"""Every scalar type in every role in a query; sums of doubles in any order."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ TYPES: dict[str, tuple[SqlType, list[Any]]] = {
     "timestamp_ntz": (TIMESTAMP_NTZ, [m.replace(tzinfo=None) for m in MOMENTS]),
 }  # fmt: skip
 Row = tuple[int, Any]
-"""An id, which is also the row's fragment, and a value."""
+"""An id, which is also the row's range, and a value."""
 Oracle = Callable[[Sequence[Row]], set[int]]
 
 
 def key(value: Any) -> Any:
-    """Orders values of one type as Spark does, text by its bytes."""
+    """A sort key that orders values as Spark does, text by bytes."""
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value + 0.0)
     return value.encode() if isinstance(value, str) else value
@@ -138,7 +138,7 @@ def newest_known(rows: Sequence[Row]) -> set[int]:
     return {id_ for part in result for id_, _ in part}
 
 
-PLACES: dict[str, tuple[str, Oracle]] = {
+ROLES: dict[str, tuple[str, Oracle]] = {
     "group key": ("SELECT v FROM t GROUP BY v HAVING COUNT(*) > 1", repeated),
     "join key": ("SELECT t.v FROM t JOIN t o ON t.v = o.v AND t.id <> o.id", joined),
     "extremes": ("SELECT id % 2 FROM t GROUP BY id % 2 HAVING MIN(v) < MAX(v)", spread),
@@ -191,31 +191,31 @@ def ranges(session: MaintainedQuery) -> set[int]:
 
 
 def states(values: list[Any]) -> Iterator[tuple[list[Row], int, list[Row]]]:
-    """Values come, some go and come again, and all go in the end; with the rows there are then."""
+    """Insert values, delete and reinsert some, then delete all. Yields changes and current rows."""
     rows: list[Row] = [*enumerate([*values, None, values[0], values[3], None])]
-    there: list[Row] = []
+    present: list[Row] = []
     for changed, sign in [
         (rows[:4], 1), (rows[4:], 1), (rows[3:8], -1), (rows[3:5], 1),
         ([rows[0], *rows[8:]], -1), (rows[:1], 1), (rows[:5], -1),
     ]:  # fmt: skip
-        gone = {id_ for id_, _ in changed}
-        there = [row for row in there if row[0] not in gone or sign > 0]
-        there += changed if sign > 0 else []
-        yield changed, sign, there
+        changed_ids = {id_ for id_, _ in changed}
+        present = [row for row in present if row[0] not in changed_ids or sign > 0]
+        present += changed if sign > 0 else []
+        yield changed, sign, present
 
 
 ALIKE = ("short", "int", "timestamp_ntz")
-"""Types that are computed as others are: by `make check` alone."""
+"""Types that are computed like others, tested only by `make check`."""
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in TYPES]
 )
-def test_every_type_in_every_place(name: str, place: str) -> None:
+def test_every_type_in_every_place(name: str, role: str) -> None:
     kind, values = TYPES[name]
-    sql, oracle = PLACES[place]
-    blocked = BLOCKED.get((name, place))
+    sql, oracle = ROLES[role]
+    blocked = BLOCKED.get((name, role))
     if blocked is not None:
         with pytest.raises(BlockedError, match=blocked):
             compiled_for(sql, kind)
@@ -242,12 +242,14 @@ def test_every_type_as_sketch_attribute(name: str) -> None:
     session.load([])
     for changed, sign, rows in states(values):
         session.step(change(changed, kind, sign))
-        kept = pa.array([value for id_, value in rows if id_ > 1], arrow_type(kind))
-        assert ranges(session) == set(partition.range_ids_of(from_arrow(kept, kind)).tolist())
+        values_in_result = pa.array([value for id_, value in rows if id_ > 1], arrow_type(kind))
+        assert ranges(session) == set(
+            partition.range_ids_of(from_arrow(values_in_result, kind)).tolist()
+        )
 
 
-def test_a_group_without_a_known_key_beside_one_with_it() -> None:
-    session = MaintainedQuery(compiled_for(PLACES["key of an extreme"][0], INTEGER))
+def test_groups_with_and_without_a_known_key() -> None:
+    session = MaintainedQuery(compiled_for(ROLES["key of an extreme"][0], INTEGER))
     session.load([])
     session.step(change([(2, 5), (1, None)], INTEGER, 1))
     assert ranges(session) == {1}
@@ -269,18 +271,18 @@ def text_change(*rows: tuple[int, str | None, int]) -> dict[str, TableChange]:
     return {"t": TableChange(table, np.array(weights, dtype=np.int64))}
 
 
-def test_null_beside_a_text_stays_null_when_the_state_is_taken_up_again() -> None:
+def test_null_beside_text_stays_null_after_a_restart() -> None:
     session = MaintainedQuery(compiled_text())
     session.step(text_change((1, None, 1), (0, "a", 1)))
-    assert [kept.ids for kept in session.ranges().values()] == [(1,)]
-    again = restored(session, Stored(), MaintainedQuery(compiled_text()))
-    again.step(text_change((1, None, -1), (2, "b", 1)))
-    assert [kept.ids for kept in again.ranges().values()] == [(0,)]
+    assert [result.ids for result in session.ranges().values()] == [(1,)]
+    restarted = restored(session, Stored(), MaintainedQuery(compiled_text()))
+    restarted.step(text_change((1, None, -1), (2, "b", 1)))
+    assert [result.ids for result in restarted.ranges().values()] == [(0,)]
 
 
 BY_SMALL_G = RangePartition("t", "g", INTEGER, (1, 2))
 DOWN = (1e308, 1e308, -math.inf)
-"""Infinite, and with minus infinity NaN, which is greater than any number."""
+"""The sum is infinite, or NaN if minus infinity is added last. NaN is above all numbers."""
 
 
 def table_of_doubles(doubles: Sequence[float]) -> pa.Table:
@@ -288,8 +290,8 @@ def table_of_doubles(doubles: Sequence[float]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ARROW)
 
 
-def kept(condition: str, *batches: Sequence[float]) -> bool:
-    """Whether group 1 is in the sketch after the first batch was loaded and the others came."""
+def is_in_sketch(condition: str, *batches: Sequence[float]) -> bool:
+    """Whether group 1 is in the sketch after loading the first batch and applying the others."""
     query = parse_query(f"SELECT g FROM t GROUP BY g HAVING {condition}", {"t": SCHEMA})
     query = replace(query, root=apply_rules(query.root))
     (scan,) = query.root.scans
@@ -315,19 +317,19 @@ def kept(condition: str, *batches: Sequence[float]) -> bool:
             )
             for batches in ((DOWN,), (DOWN[:2], DOWN[2:]), (DOWN[2:], DOWN[:2]))
         ),
-        # Of the other sign; and just below the greatest double.
+        # The other sign, and just below the largest double.
         ("SUM(d) > CAST(1e308 AS DOUBLE) * 10", ([-1e308, -1e308, math.inf],), True),
         ("SUM(d) > 5", ([0.9e308, 0.89e308, -math.inf],), True),
-        # What cannot overflow is known.
+        # Without overflow the result is known.
         ("SUM(d) > 5", ([1e3, -math.inf],), False),
         ("SUM(d) < 5", ([1e3, -math.inf],), True),
         ("SUM(d) < 5", ([*DOWN, math.nan],), False),
     ],
 )
-def test_what_may_overflow_beside_an_infinity_is_open(
+def test_overflow_beside_infinity_is_uncertain(
     condition: str, batches: tuple[Sequence[float], ...], is_kept: bool
 ) -> None:
-    assert kept(condition, *batches) is is_kept
+    assert is_in_sketch(condition, *batches) is is_kept
 
 
 PARTS = "SELECT g, h, SUM(d) AS s FROM t GROUP BY g, h"
@@ -360,7 +362,7 @@ SAFE = (
     "SELECT t.g, t.h FROM t LEFT JOIN (SELECT k, SUM(w) AS s FROM side GROUP BY k) b ON t.g = b.k "
     "WHERE b.s > 1",
 )
-"""Never too close to call: what is unsure is kept."""
+"""Never refused: uncertain groups stay in the sketch."""
 WHOLE = (
     f"SELECT a, COUNT(*) AS n FROM ({MEANS}) GROUP BY a HAVING COUNT(*) > 1",
     f"SELECT DISTINCT a FROM ({MEANS}) WHERE a > 0",
@@ -377,7 +379,7 @@ WHOLE = (
     f"SELECT g, MAX(a) AS a FROM ({MEANS}) GROUP BY g HAVING MAX(a) > 0",
     f"SELECT q.g FROM ({MEANS}) q LEFT JOIN side ON q.g = side.k AND side.w > q.a WHERE q.a > 0",
 )
-"""Averages of whole numbers, used as any exact value: no range too many."""
+"""Averages of integers, used as exact values: no excess range."""
 BEYOND = (
     f"SELECT x.g FROM ({MEANS}) x JOIN (SELECT k, AVG(w) AS b FROM side GROUP BY k) y ON x.a = y.b",
     f"SELECT g FROM ({MEANS}) WHERE a IN (SELECT AVG(w) FROM side GROUP BY k)",
@@ -385,12 +387,12 @@ BEYOND = (
     "ON x.a = y.b",
     f"SELECT COUNT(*) AS n FROM (SELECT g, a FROM ({MEANS}) ORDER BY a, g LIMIT 1)",
 )
-"""Averages of whole numbers that are too large for it: looked up by, and in an order with ties."""
+"""Averages of integers that are too large to be exact, as join keys and in an order with ties."""
 TOO_CLOSE = (
     "SELECT g FROM t EXCEPT SELECT k FROM side GROUP BY k HAVING SUM(w) >= 0.6D",
     "SELECT g FROM (SELECT g, SUM(h) AS s FROM t GROUP BY g) WHERE s >= 0.6D ORDER BY g LIMIT 2",
 )
-"""Conditions whose rows take others away, or leave them no place."""
+"""Conditions on rows that remove or displace other rows."""
 STRICT = (
     f"SELECT s, COUNT(*) AS n FROM ({SUMS}) GROUP BY s HAVING COUNT(*) > 1",
     f"SELECT s FROM (SELECT DISTINCT s FROM ({SUMS})) JOIN side ON s > w",
@@ -410,7 +412,7 @@ STRICT = (
     "SELECT t.g FROM t WHERE t.g NOT IN (SELECT k FROM side GROUP BY k HAVING SUM(w) > 1)",
     "SELECT g FROM t GROUP BY g HAVING CASE WHEN SUM(d) > 1 THEN 1 ELSE 0 END = 1",
 )
-"""Refused where it happens that the order of adding decides."""
+"""Refused when the order of summation decides."""
 FIRST_SUMS = (
     f"SELECT COUNT(*) AS n FROM (SELECT g, s FROM ({SUMS}) ORDER BY s DESC LIMIT 2)",
     f"SELECT g, SUM(s) AS x FROM (SELECT g, s FROM ({SUMS}) ORDER BY s LIMIT 3) GROUP BY g "
@@ -434,7 +436,7 @@ SKIPPED = (
     "SELECT t.g, t.h FROM t JOIN (SELECT k, SUM(w) AS s FROM side GROUP BY k ORDER BY s, k LIMIT 2 "
     "OFFSET 1) q ON t.g = q.k",
 )
-"""OFFSET above or beside what is sketched: the rows that are skipped have to be sure, too."""
+"""OFFSET above or beside the sketched table: the skipped rows must be sure, too."""
 STANDINGS = (
     "SELECT h, COUNT(*) AS n FROM (SELECT g, h, DENSE_RANK() OVER (PARTITION BY g ORDER BY s DESC) "
     f"AS r FROM ({PARTS})) WHERE r <= 1 GROUP BY h HAVING COUNT(*) > 1",
@@ -443,8 +445,8 @@ STANDINGS = (
     "SELECT t.g, t.h FROM t JOIN (SELECT g, DENSE_RANK() OVER (ORDER BY s DESC) AS r FROM "
     f"({SUMS})) q ON t.g = q.g WHERE q.r <= 2",
 )
-"""DENSE_RANK: how many values there are has to be sure."""
-"""First rows below a grouping: refused where it happens that they are not sure."""
+"""DENSE_RANK: the number of distinct values must be sure."""
+"""First rows below a grouping: refused when they are not sure."""
 
 
 @pytest.fixture
@@ -456,23 +458,23 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 @random_cases(
     0, 10, 1_000, also="1 8 10 12 25 29 33 36 39 77 104 127 131 138 163 207 253 508 583 859"
 )
-def test_bounds_are_added_up_and_kept(cases: Sequence[int]) -> None:
-    seen = several_unsure_cases(SAFE, cases)
-    assert seen["cases"] > len(cases) * 6, seen
-    assert seen["unsure"] > len(cases) // 12, seen
-    assert seen["not exact"] == 0, seen
+def test_safe_queries_never_fail(cases: Sequence[int]) -> None:
+    counts = several_unsure_cases(SAFE, cases)
+    assert counts["cases"] > len(cases) * 6, counts
+    assert counts["unsure"] > len(cases) // 12, counts
+    assert counts["not exact"] == 0, counts
 
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(0, 4, 200, also="0-7 18 19 44")
 def test_averages_of_whole_numbers_are_exact(cases: Sequence[int]) -> None:
-    seen = several_unsure_cases(WHOLE, cases)
-    assert seen["cases"] == len(cases) * 12, seen
-    assert seen["unsure"] == seen["slack"] == 0, seen
+    counts = several_unsure_cases(WHOLE, cases)
+    assert counts["cases"] == len(cases) * 12, counts
+    assert counts["unsure"] == counts["slack"] == 0, counts
 
 
 def loaded(sql: str, kind: SqlType, *, of_t: Sequence[Any], of_side: Sequence[Any]) -> None:
-    """Load rows of one group, which have these values of that type."""
+    """Load rows of one group with these values of the type."""
     catalog, tables = {}, {}
     for table, (group, column), values in (("t", "gh", of_t), ("side", "kw", of_side)):
         catalog[table] = Schema((Column(group, INTEGER), Column(column, kind)))
@@ -487,7 +489,7 @@ def loaded(sql: str, kind: SqlType, *, of_t: Sequence[Any], of_side: Sequence[An
 
 @pytest.mark.usefixtures("_added_in_order")
 @pytest.mark.parametrize("sql", BEYOND)
-def test_averages_of_whole_numbers_beyond_doubles_are_refused_where_they_decide(sql: str) -> None:
+def test_averages_of_huge_integers_are_refused_if_they_decide(sql: str) -> None:
     loaded(sql, LONG, of_t=[1 << 40, 1], of_side=[1 << 40, 1])
     with pytest.raises(NotExactError):
         loaded(sql, LONG, of_t=[1 << 60, 1], of_side=[1 << 40, 1])
@@ -495,7 +497,7 @@ def test_averages_of_whole_numbers_beyond_doubles_are_refused_where_they_decide(
 
 @pytest.mark.usefixtures("_added_in_order")
 @pytest.mark.parametrize("sql", TOO_CLOSE)
-def test_a_row_too_close_to_call_is_refused_where_it_could_take_the_place_of_others(
+def test_uncertain_rows_are_refused_if_they_could_replace_others(
     sql: str,
 ) -> None:
     values = [0.1, 0.2, 0.3]
@@ -508,10 +510,10 @@ def test_a_row_too_close_to_call_is_refused_where_it_could_take_the_place_of_oth
 @random_cases(
     0, 4, 1_000, also="0 2-6 9 10 12 17 18 29-31 33-35 37 38 46-49 51 54 56-58 62 64 511 706"
 )
-def test_what_is_unsure_is_said_when_it_happens(cases: Sequence[int]) -> None:
-    seen = several_unsure_cases(STRICT, cases)
-    assert seen["cases"] > len(cases) * 3, seen
-    assert 0 < seen["not exact"] < len(cases) * 3 // 4, seen
+def test_uncertain_values_fail_at_run_time(cases: Sequence[int]) -> None:
+    counts = several_unsure_cases(STRICT, cases)
+    assert counts["cases"] > len(cases) * 3, counts
+    assert 0 < counts["not exact"] < len(cases) * 3 // 4, counts
 
 
 @pytest.mark.usefixtures("_added_in_order")
@@ -522,7 +524,7 @@ def test_first_rows_below_a_grouping_are_sure_or_refused(cases: Sequence[int]) -
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(0, 7, 200, also="2 5 6 37-39")
-def test_rows_that_are_skipped_are_sure_or_refused(cases: Sequence[int]) -> None:
+def test_skipped_rows_are_sure_or_refused(cases: Sequence[int]) -> None:
     are_sure_or_refused(SKIPPED, cases)
 
 
@@ -533,19 +535,19 @@ def test_standings_are_sure_or_refused(cases: Sequence[int]) -> None:
 
 
 def are_sure_or_refused(queries: tuple[str, ...], cases: Sequence[int]) -> None:
-    seen = several_unsure_cases(queries, cases)
-    assert seen["cases"] > len(cases) * 3, seen
-    assert 0 < seen["not exact"] < len(cases), seen
+    counts = several_unsure_cases(queries, cases)
+    assert counts["cases"] > len(cases) * 3, counts
+    assert 0 < counts["not exact"] < len(cases), counts
 
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(5, 6, 60)
-def test_doubles_that_are_whole_numbers_are_exact(cases: Sequence[int]) -> None:
+def test_integral_doubles_are_exact(cases: Sequence[int]) -> None:
     pools = ((1.0, 2.0, 3.0, -0.0, 0.0), (None, -7.0, 1e9, 3.0), (2.0**40, -(2.0**40), 1.0))
     for queries in (SAFE, STRICT):
         chosen = [sql for sql in queries if "ROUND" not in sql and "VAR_POP" not in sql]
-        seen = several_unsure_cases(chosen, cases, pools)
-        assert seen["not exact"] == seen["unsure"] == 0, seen
+        counts = several_unsure_cases(chosen, cases, pools)
+        assert counts["not exact"] == counts["unsure"] == 0, counts
 
 
 QUERIES = (
@@ -576,24 +578,24 @@ WITHOUT_PARTNER = (
     f"SELECT g, h FROM t WHERE NOT EXISTS (SELECT 1 FROM ({POSITIVE}) x WHERE x.k = t.g)",
     f"SELECT t.g FROM t LEFT JOIN ({POSITIVE}) x ON x.k = t.g WHERE x.k IS NULL",
 )
-"""Where it is unsure whether a row has a partner, it is unsure whether it belongs to the result."""
+"""If it is uncertain whether a row has a partner, it is uncertain whether it is in the result."""
 
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(0, 14, 1_000, also="0-4 6 17 22 38 62 79 86")
-def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
-    seen = several_unsure_cases(QUERIES, cases)
-    assert seen["cases"] > len(cases) * 8, seen
-    assert seen["unsure"] > len(cases) // 10, seen
-    assert seen["not exact"] == 0, seen
+def test_sketches_cover_every_order_of_summation(cases: range) -> None:
+    counts = several_unsure_cases(QUERIES, cases)
+    assert counts["cases"] > len(cases) * 8, counts
+    assert counts["unsure"] > len(cases) // 10, counts
+    assert counts["not exact"] == 0, counts
 
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(0, 12, 300, also="29 34 37")
-def test_partners_that_are_unsure_are_never_taken_for_sure(cases: range) -> None:
-    seen = several_unsure_cases(WITHOUT_PARTNER, cases)
-    assert seen["cases"] >= len(cases), seen
-    assert seen["not exact"] > 0, seen
+def test_uncertain_partners_are_never_trusted(cases: range) -> None:
+    counts = several_unsure_cases(WITHOUT_PARTNER, cases)
+    assert counts["cases"] >= len(cases), counts
+    assert counts["not exact"] > 0, counts
 
 
 @pytest.mark.usefixtures("_added_in_order")
@@ -614,5 +616,5 @@ def test_partners_that_are_unsure_are_never_taken_for_sure(cases: range) -> None
         f"SELECT w, s FROM side RIGHT JOIN ({SUMS}) q ON q.g = side.k WHERE s > 1",
     ],
 )
-def test_such_queries_have_a_circuit(sql: str) -> None:
+def test_these_queries_compile(sql: str) -> None:
     assert compiled(sql).circuit is not None

@@ -1,4 +1,4 @@
-"""Windows in the engine: rows beside groups, and values by their place."""
+"""Windows in the engine: values over a partition, and values by position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.sketch import RangePartition
 from impctl.sql.aggregates import result_type
 from impctl.sql.statement import parse_query
-from tests.compile.cases import Kept, add_in_order, several_unsure_cases
+from tests.compile.cases import PlannedQuery, add_in_order, several_unsure_cases
 from tests.compile.test_plans import several_cases as random_plans
 from tests.plan.random_plans import FocusedMaker
 from tests.plan.trials import Trial, fragment_of, make_trial, random_partition
@@ -37,7 +37,7 @@ WHOLE = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 
 
 class WindowMaker(FocusedMaker):
-    """Rows beside what their window partition adds up to."""
+    """Plans that compare rows with aggregates over their window partition."""
 
     def plan(self) -> p.Plan:
         rng = self.rng
@@ -109,7 +109,7 @@ class WindowMaker(FocusedMaker):
     def _placed_call(
         self, attributes: Sequence[p.Attribute], parts: tuple[Expr, ...]
     ) -> p.WindowCall:
-        """A rank, LAG or LEAD; where ties would be a choice, only copies of a row tie."""
+        """A rank, LAG or LEAD. If ties are not allowed, only copies of a row tie."""
         rng = self.rng
         name = rng.choice((*TIE_FREE, "row_number", "lag", "lag", "lead"))
         sorted_by = list(attributes)
@@ -120,18 +120,18 @@ class WindowMaker(FocusedMaker):
         arguments: tuple[Expr, ...] = ()
         result = DOUBLE if name in ("percent_rank", "cume_dist") else INTEGER
         if name in ("lag", "lead"):
-            taken = rng.choice(attributes)
-            assert taken.type is not None
-            result, arguments = taken.type, (taken.ref(),)
+            argument = rng.choice(attributes)
+            assert argument.type is not None
+            result, arguments = argument.type, (argument.ref(),)
             if rng.random() < 0.4:
                 arguments += (Literal(rng.choice((0, 1, 2, -1)), INTEGER),)
                 if rng.random() < 0.5:
-                    alike = [a for a in attributes if a.type == result]
-                    arguments += (rng.choice(alike).ref(),)
+                    same_type = [a for a in attributes if a.type == result]
+                    arguments += (rng.choice(same_type).ref(),)
         return p.WindowCall(self._fresh(result), name, arguments, parts, order)
 
     def _compared(self, window: p.Window) -> p.Plan:
-        """A filter on a value: against a number, or a number of the row itself."""
+        """A filter that compares a window value with a number or a column."""
         rng = self.rng
         if rng.random() < 0.3:
             return self._judged(window)
@@ -146,7 +146,7 @@ class WindowMaker(FocusedMaker):
 
 
 def make_window_trial(seed: int) -> Trial:
-    """A trial whose plan has window aggregates, of which no value is left unread."""
+    """A trial whose plan has window aggregates, all of them used."""
     trial = make_trial(seed)
     rng = Random(f"window {seed}")
     root = apply_rules(WindowMaker(rng).plan())
@@ -191,23 +191,23 @@ DOUBLES = (
     "812 814 816 817 835 838 839",
 )
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
-    seen = random_plans(cases, make_window_trial)
-    assert seen["with Window"] > len(cases) * 3, seen
-    assert seen["exact"] > len(cases) * 5 // 2, seen
+    counts = random_plans(cases, make_window_trial)
+    assert counts["with Window"] > len(cases) * 3, counts
+    assert counts["exact"] > len(cases) * 5 // 2, counts
     for kind in ("Aggregate", "inner", "semi", "left", "Distinct", "union", "barrier"):
-        assert seen[f"with {kind}"] > len(cases) // 30, seen
+        assert counts[f"with {kind}"] > len(cases) // 30, counts
 
 
 @random_cases(0, 12, 360, also="0-11 38 52 53 59 62")
-def test_sketches_cover_whatever_order_sums_are_added_in(
+def test_sketches_cover_every_order_of_summation(
     cases: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_in_order(monkeypatch)
-    seen = several_unsure_cases(DOUBLES, cases)
-    assert seen["cases"] > len(cases) * 8, seen
-    assert seen["unsure"] > len(cases) // 20, seen
-    assert seen[f"not exact: {DISTINCT}"] == 0, "which rows are alike decides no fragment"
-    assert seen[f"not exact: {BY_A_SUM}"] > 0, "which rows are together is looked at"
+    counts = several_unsure_cases(DOUBLES, cases)
+    assert counts["cases"] > len(cases) * 8, counts
+    assert counts["unsure"] > len(cases) // 20, counts
+    assert counts[f"not exact: {DISTINCT}"] == 0, "which rows are alike decides no fragment"
+    assert counts[f"not exact: {BY_A_SUM}"] > 0, "which rows are together is looked at"
 
 
 SALES = Schema(
@@ -298,12 +298,12 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
 
 
 @cache
-def kept(name: str) -> Kept:
+def kept(name: str) -> PlannedQuery:
     sql, (attribute, kind, boundaries) = QUERIES[name]
     query = parse_query(sql, {"sales": SALES})
     partition = RangePartition("sales", attribute, kind, boundaries)
     accesses = [scan.access for scan in query.root.scans]
-    result = Kept.of(query, dict.fromkeys(accesses, partition))
+    result = PlannedQuery.of(query, dict.fromkeys(accesses, partition))
     assert result.whole.safe, result.whole.reason
     return result
 
@@ -326,25 +326,27 @@ def random_row(rng: random.Random) -> Row:
 
 
 def changes(rng: random.Random, rows: list[Row]) -> TableChange:
-    """A batch: nothing, everything gone, rows gone and back within it, or some of each."""
+    """A batch that is empty, deletes everything, deletes and reinserts a row, or mixes these."""
     kind = rng.randrange(8)
-    gone: list[Row] = []
-    come: list[Row] = []
+    deleted: list[Row] = []
+    inserted: list[Row] = []
     if kind == 1:
-        gone, rows[:] = list(rows), []
+        deleted, rows[:] = list(rows), []
     elif kind == 2 and rows:
-        gone = come = [rng.choice(rows)]
+        deleted = inserted = [rng.choice(rows)]
     elif kind > 2:
-        gone = [rows.pop(rng.randrange(len(rows))) for _ in range(min(len(rows), rng.randrange(3)))]
-        # A row may come back at once, or be one of several alike.
-        come = [rng.choice([*gone, random_row(rng)]) for _ in range(rng.randrange(5))]
-        rows += come
-    weights = np.array([-1] * len(gone) + [1] * len(come), dtype=np.int64)
-    return TableChange(table_of([*gone, *come]), weights)
+        deleted = [
+            rows.pop(rng.randrange(len(rows))) for _ in range(min(len(rows), rng.randrange(3)))
+        ]
+        # A row may be reinserted at once, or be one of several copies.
+        inserted = [rng.choice([*deleted, random_row(rng)]) for _ in range(rng.randrange(5))]
+        rows += inserted
+    weights = np.array([-1] * len(deleted) + [1] * len(inserted), dtype=np.int64)
+    return TableChange(table_of([*deleted, *inserted]), weights)
 
 
-def walk(name: str, seed: int, seen: Counter[str]) -> None:
-    """Sketches, counts and the reference's sketches after each of some batches."""
+def walk(name: str, seed: int, counts: Counter[str]) -> None:
+    """Compare sketches and counts with a refill and the reference after each batch."""
     rng = random.Random(seed)
     rows: list[Row] = [random_row(rng) for _ in range(rng.randrange(6, 14))]
     session, stored = filled(name, rows), {}
@@ -354,23 +356,23 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
         lineage = annotate(kept(name).query.root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
         for access, result in session.ranges().items():
             part = kept(name).partitions[access]
-            own = {index for origin, index in lineage if origin == access}
-            values = [rows[index][part.attribute] for index in own]
+            indexes = {index for origin, index in lineage if origin == access}
+            values = [rows[index][part.attribute] for index in indexes]
             needed = {fragment_of(value, part.boundaries) for value in values}  # type: ignore[arg-type]  # values
             assert set(result.ids) == needed, (name, rows)
-            seen["ranges"] += len(needed)
+            counts["ranges"] += len(needed)
         if rng.random() < 0.2:
             session = restored(session, stored, MaintainedQuery(kept(name).compiled()))
 
 
 @pytest.mark.parametrize("name", QUERIES)
 @random_cases(1, 4, 60)
-def test_counts_are_those_of_a_circuit_filled_anew(cases: range, name: str) -> None:
-    seen = seen_in(cases, partial(walk, name))
-    assert seen["ranges"] >= len(cases), seen
+def test_counts_match_a_refilled_circuit(cases: range, name: str) -> None:
+    counts = seen_in(cases, partial(walk, name))
+    assert counts["ranges"] >= len(cases), counts
 
 
-def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:
+def test_lag_fails_on_ties_but_not_on_copies() -> None:
     query = parse_query(LAST_PRICE, {"sales": SALES})
     core = core_of(query.root)
     partition = RangePartition("sales", "class", STRING, ("b", "c"))

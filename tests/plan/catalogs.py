@@ -1,4 +1,4 @@
-"""Schemas, catalogs and golden plans for the tests of reading and rewriting queries."""
+"""Schemas, catalogs and golden plans for tests that parse and rewrite queries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from impctl.sql.statement import parse_query
 
 
 def schema_of(columns: str) -> Schema:
-    """`a int, m decimal(10,2)`: a comma with a blank behind it ends a column."""
+    """`a int, m decimal(10,2)`: columns are separated by a comma and a space."""
     named = (column.rpartition(" ") for column in columns.split(", "))
     return Schema(
         tuple(Column(name.strip("`"), from_spark(kind) or other(kind)) for name, _, kind in named)
@@ -51,7 +51,7 @@ def selected(sql: str, catalog: Mapping[str, Schema] = CATALOG, zone: str = "UTC
 
 
 def tree(plan: Plan) -> str:
-    """The plan as indented lines; scans by access alone, since their columns are all columns."""
+    """The plan as indented lines. Scans of all columns are shown by access only."""
     lines = []
     for depth, _, operator, detail in describe(plan):
         if operator == "scan":
@@ -63,14 +63,14 @@ def tree(plan: Plan) -> str:
 
 
 def refusal(marked: str, reader: Callable[[str], object] = read) -> QueryError:
-    """Why the text is refused: with a hint, and at the place that `»` stands before, if any."""
+    """The error for the text. It must have a hint, and the location marked by `»`, if any."""
     with pytest.raises(QueryError) as caught:
         reader(marked.replace("»", ""))
     before, mark, _ = marked.partition("»")
-    place = caught.value.location
-    assert place is not None
+    location = caught.value.location
+    assert location is not None
     if mark:
-        assert (place.line, place.column) == (
+        assert (location.line, location.column) == (
             before.count("\n") + 1,
             len(before) - before.rfind("\n"),
         )
@@ -96,7 +96,7 @@ def pairs(name: str) -> list[tuple[str, str]]:
 
 
 def listed(name: str, section: str) -> list[list[str]]:
-    """The lines of a section of a golden file, each cut at its arrows."""
+    """The lines of a section of a golden file, split at arrows."""
     _, _, rest = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8").partition(f"[{section}]\n")
     lines = rest.partition("\n[")[0].splitlines()
     result = [re.split(r" =>(?: |$)", line) for line in lines if line and line[0] != "#"]
@@ -105,7 +105,7 @@ def listed(name: str, section: str) -> list[list[str]]:
 
 
 def cases(name: str, section: str, *, are_named: bool = False) -> list[Any]:
-    """Those lines as parameters; what comes first is the name of the case, and else no more."""
+    """These lines as parameters. With `are_named` the first part is only the name of the case."""
     return [pytest.param(*line[are_named:], id=line[0]) for line in listed(name, section)]
 
 
@@ -127,7 +127,7 @@ KEYED = (
     "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
     "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src AND r.t = l.cost) "
 )
-"""Nodes by links of one cost, which is the key."""
+"""Nodes reached by links of one cost, which is the key."""
 
 COSTS = "WITH RECURSIVE r(n, c) AS (SELECT dst, cost FROM links WHERE src = 1 UNION "
 BY_COST = {"links#1": "cost", "links#2": "cost"}
@@ -160,7 +160,7 @@ def fixpoint_of(sql: str) -> Fixpoint:
 
 
 def links(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """Rows of `links`: source, destination, region and cost where they matter."""
+    """Rows of `links`: source, destination, and optionally region and cost."""
     return [_link(*row) for row in rows]
 
 
@@ -169,13 +169,13 @@ def _link(src: int, dst: int, region: str = "A", cost: int = 1) -> dict[str, obj
 
 
 def edges_on_walks(edges: Sequence[tuple[int, int]], start: int) -> dict[int, set[int]]:
-    """By each node that walks from `start` lead to, the positions of all edges on such walks."""
+    """For each node reached from `start`, the positions of all edges on walks to it."""
     ahead = {node: _reached(edges, node) for edge in edges for node in edge}
     after = _reached(edges, start)
     return {
         node: {
-            place
-            for place, (one, other) in enumerate(edges)
+            position
+            for position, (one, other) in enumerate(edges)
             if (one == start or one in after) and (other == node or node in ahead[other])
         }
         for node in after
@@ -183,13 +183,13 @@ def edges_on_walks(edges: Sequence[tuple[int, int]], start: int) -> dict[int, se
 
 
 def _reached(edges: Sequence[tuple[int, int]], start: int) -> set[int]:
-    """The nodes that one step or more lead to."""
+    """The nodes reached in one or more steps."""
     result: set[int] = set()
     waiting = [start]
     while waiting:
         node = waiting.pop()
-        for one, own_other in edges:
-            if one == node and own_other not in result:
-                result.add(own_other)
-                waiting.append(own_other)
+        for source, target in edges:
+            if source == node and target not in result:
+                result.add(target)
+                waiting.append(target)
     return result

@@ -1,4 +1,4 @@
-"""Random plans with a fixpoint of every kind, and plans in which one row often decides."""
+"""Random plans with fixpoints of every kind, and plans whose results depend on single rows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _KINDS = (p.JoinKind.INNER,) * 6 + (p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind
 
 
 class FixpointMaker(FocusedMaker):
-    """A fixpoint, and something above it."""
+    """Plans with a fixpoint."""
 
     def plan(self) -> p.Plan:
         """A plan with one fixpoint, most often not as the last step."""
         return self.above(self.fixpoint())
 
     def above(self, fixpoint: p.Fixpoint) -> p.Plan:
-        """What uses the rows of a fixpoint."""
+        """Operators on the rows of a fixpoint."""
         rng = self.rng
         plan: p.Plan = fixpoint
         if rng.random() < 0.4:
@@ -53,7 +53,7 @@ class FixpointMaker(FocusedMaker):
         return plan
 
     def fixpoint(self) -> p.Fixpoint:
-        """One with one or two columns, its step often of two parts."""
+        """A fixpoint with one or two columns, sometimes with two parts in the step."""
         rng = self.rng
         kind = rng.choice((INTEGER, INTEGER, LONG))
         columns = tuple(self._fresh(kind) for _ in range(rng.choice((1, 2, 2))))
@@ -65,12 +65,12 @@ class FixpointMaker(FocusedMaker):
                 if rng.random() < 0.8
                 else self._narrowed(self._scan(), kind, len(columns))
             )
-            made = tuple(self._fresh(kind) for _ in columns)
-            step = p.SetOperation(p.SetKind.UNION, True, step, other, made)
+            outputs = tuple(self._fresh(kind) for _ in columns)
+            step = p.SetOperation(p.SetKind.UNION, True, step, other, outputs)
         return p.Fixpoint("r", base, step, columns, True)
 
     def _part(self) -> p.Plan:
-        """What a base or step reads beside the fixpoint."""
+        """What a base or step reads besides the fixpoint."""
         rng = self.rng
         match rng.randrange(8):
             case 0:
@@ -106,17 +106,19 @@ class FixpointMaker(FocusedMaker):
                 plan = p.Join(kind, plan, part, on)
         if rng.random() < 0.2:
             plan = p.Select(plan, self.predicate(plan.attributes))
-        own = list(leaf.attributes)
+        columns_of_leaf = list(leaf.attributes)
         if rng.random() < 0.15:
-            below = Compare(CompareOp.LESS, own[0].ref(), Literal(3, INTEGER))
-            kind = own[0].type or INTEGER
-            one = Arithmetic(ArithmeticOp.ADD, own[0].ref(), Literal(1, kind))
+            below = Compare(CompareOp.LESS, columns_of_leaf[0].ref(), Literal(3, INTEGER))
+            kind = columns_of_leaf[0].type or INTEGER
+            one = Arithmetic(ArithmeticOp.ADD, columns_of_leaf[0].ref(), Literal(1, kind))
             outputs: list[Expr] = [one, *self._chosen(plan, leaf, columns)[1:]]
             plan = p.Select(plan, below)
         else:
             outputs = self._chosen(plan, leaf, columns)
-        made = (p.ComputedColumn(self._fresh(own[0].type), expr) for expr in outputs)
-        return p.Project(plan, tuple(made))
+        computed = (
+            p.ComputedColumn(self._fresh(columns_of_leaf[0].type), expr) for expr in outputs
+        )
+        return p.Project(plan, tuple(computed))
 
     def _leaf(self, name: str, columns: Sequence[p.Attribute]) -> p.Recursive:
         return p.Recursive(name, tuple(self._fresh(column.type) for column in columns))
@@ -124,14 +126,16 @@ class FixpointMaker(FocusedMaker):
     def _chosen(
         self, plan: p.Plan, leaf: p.Recursive, columns: Sequence[p.Attribute]
     ) -> list[Expr]:
-        """A column for each; those of the leaf itself often stay where they are."""
+        """An expression for each column, often the leaf's column unchanged."""
         kind = columns[0].type or INTEGER
-        there: list[Expr] = [a.ref() for a in plan.attributes if a.type == kind]
+        candidates: list[Expr] = [a.ref() for a in plan.attributes if a.type == kind]
         if kind == LONG:
-            there += [Cast(a.ref(), kind) for a in plan.attributes if a.type == INTEGER]
+            candidates += [Cast(a.ref(), kind) for a in plan.attributes if a.type == INTEGER]
         return [
-            leaf.attributes[place].ref() if self.rng.random() < 0.35 else self.rng.choice(there)
-            for place, _ in enumerate(columns)
+            leaf.attributes[position].ref()
+            if self.rng.random() < 0.35
+            else self.rng.choice(candidates)
+            for position, _ in enumerate(columns)
         ]
 
     def _equal(self, left: Sequence[p.Attribute], right: Sequence[p.Attribute]) -> Expr:
@@ -160,7 +164,7 @@ class FixpointMaker(FocusedMaker):
 
 
 def make_fixpoint_trial(seed: int) -> Trial:
-    """A trial with a fixpoint; tables and facts are those of the seed's own trial."""
+    """A trial with a fixpoint; tables and facts are those of `make_trial`."""
     rng = Random(f"fixpoint {seed}")
     root = FixpointMaker(rng).plan()
     partitions = random_partitions(rng, root, alike=True)
@@ -172,49 +176,51 @@ _DEEPEST = 3
 
 
 class BagMaker(FixpointMaker):
-    """A fixpoint of UNION ALL, and something above it."""
+    """Plans with a fixpoint of UNION ALL."""
 
     def fixpoint(self) -> p.Fixpoint:
-        """One with a column or two, and the level as the last one or the first."""
+        """A fixpoint with one or two columns, and the level as the first or last one."""
         rng = self.rng
         kind = rng.choice((INTEGER, INTEGER, LONG))
         width = rng.choice((1, 2, 2))
-        place = rng.choice((0, width))
+        position = rng.choice((0, width))
         columns = tuple(self._fresh(kind) for _ in range(width + 1))
         base = self._narrowed(self._part(), kind, width)
         outputs = self._copied(base.attributes)
-        outputs.insert(place, p.ComputedColumn(self._fresh(kind), Literal(0, kind)))
-        step = self._step_of(columns, place)
+        outputs.insert(position, p.ComputedColumn(self._fresh(kind), Literal(0, kind)))
+        step = self._step_of(columns, position)
         if rng.random() < 0.25:
-            made = tuple(self._fresh(kind) for _ in columns)
-            step = p.SetOperation(p.SetKind.UNION, True, step, self._step_of(columns, place), made)
+            union_columns = tuple(self._fresh(kind) for _ in columns)
+            step = p.SetOperation(
+                p.SetKind.UNION, True, step, self._step_of(columns, position), union_columns
+            )
         levels = rng.choice((None, None, _DEEPEST + 1, 50))
         return p.Fixpoint("r", p.Project(base, tuple(outputs)), step, columns, False, levels)
 
-    def _step_of(self, columns: Sequence[p.Attribute], place: int) -> p.Plan:
-        """A step that puts the level one up, and gives no row beyond the deepest."""
+    def _step_of(self, columns: Sequence[p.Attribute], position: int) -> p.Plan:
+        """A step that increments the level up to the deepest one."""
         rng = self.rng
         leaf = self._leaf("r", columns)
-        level = leaf.attributes[place]
+        level = leaf.attributes[position]
         kind = level.type or INTEGER
         plan: p.Plan = leaf
         if rng.random() < 0.9:
             part = self._part()
             join = rng.choice(_JOINS_OF_LEVELS)
             on = self._equal(plan.attributes, part.attributes)
-            is_turned = join is p.JoinKind.INNER and rng.random() < 0.5
-            plan = p.Join(join, part, plan, on) if is_turned else p.Join(join, plan, part, on)
+            is_swapped = join is p.JoinKind.INNER and rng.random() < 0.5
+            plan = p.Join(join, part, plan, on) if is_swapped else p.Join(join, plan, part, on)
         if rng.random() < 0.2:
             plan = p.Select(plan, self.predicate(plan.attributes))
         deepest = Literal(rng.randint(1, _DEEPEST), kind)
         plan = p.Select(plan, Compare(CompareOp.LESS, level.ref(), deepest))
         outputs = self._chosen(plan, leaf, columns)
-        outputs[place] = Arithmetic(ArithmeticOp.ADD, level.ref(), Literal(1, kind))
+        outputs[position] = Arithmetic(ArithmeticOp.ADD, level.ref(), Literal(1, kind))
         return p.Project(plan, tuple(p.ComputedColumn(self._fresh(kind), out) for out in outputs))
 
 
 def make_bag_trial(seed: int) -> Trial:
-    """A trial with a fixpoint of UNION ALL; tables and facts are those of the seed's own trial."""
+    """A trial with a fixpoint of UNION ALL; tables and facts are those of `make_trial`."""
     rng = Random(f"bag {seed}")
     root = BagMaker(rng).plan()
     return replace(make_trial(seed), root=root, partitions=random_partitions(rng, root))
@@ -222,7 +228,7 @@ def make_bag_trial(seed: int) -> Trial:
 
 class _Narrower(FixpointMaker):
     def narrowed(self, plan: p.Plan) -> p.Plan:
-        """The plan with a filter above its fixpoint, most often."""
+        """The plan, mostly with a filter above its fixpoint."""
         if not isinstance(plan, p.Fixpoint):
             return plan.map_inputs(self.narrowed)
         if self.rng.random() < 0.3:
@@ -231,13 +237,13 @@ class _Narrower(FixpointMaker):
 
 
 def make_answer_trial(seed: int) -> Trial:
-    """A trial whose fixpoints are sketched for the answer alone."""
+    """A trial whose fixpoints are sketched for the answer."""
     trial = make_fixpoint_trial(seed)
     return replace(trial, root=for_answer(_Narrower(Random(f"answer {seed}")).narrowed(trial.root)))
 
 
 def is_for_answer(plan: p.Plan) -> bool:
-    """Whether some fixpoint of the plan is."""
+    """Whether some fixpoint of the plan is sketched for the answer."""
     return any(
         isinstance(node, p.Fixpoint) and is_sketched_for_answer(node) for node in plan.walk()
     )
@@ -247,15 +253,15 @@ _SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQU
 
 
 class KeyedMaker(FixpointMaker):
-    """Pairs of a key and a node: the base of one table, steps along its rows with that key.
+    """Pairs of a key and a node: the base is one table, steps follow its rows with that key.
 
-    With a `deepest` level fixpoints are of UNION ALL, and have the level as one more column.
+    With a `deepest` level, fixpoints are of UNION ALL with the level as an additional column.
     """
 
     deepest: int | None = None
 
     def above(self, fixpoint: p.Fixpoint) -> p.Plan:
-        """Something above the fixpoint that keys, or rows of keys, can fail."""
+        """Operators above the fixpoint that drop keys or rows of keys."""
         rng = self.rng
         plan: p.Plan = fixpoint
         key, node, *_ = plan.attributes
@@ -286,7 +292,7 @@ class KeyedMaker(FixpointMaker):
         return plan
 
     def fixpoint(self) -> p.Fixpoint:
-        """The step changes the node alone, but for a few that change or forget the key."""
+        """The step mostly changes only the node; a few change or drop the key."""
         rng = self.rng
         table = rng.choice(("t", "u"))
         columns = tuple(self._fresh(INTEGER) for _ in range(2 if self.deepest is None else 3))
@@ -295,12 +301,12 @@ class KeyedMaker(FixpointMaker):
             base = self._having(base, base.attributes[:1])
         elif rng.random() < 0.3:
             base = p.Select(base, self._narrow(base.attributes[1:2]))
-        made = [self._fresh(INTEGER) for _ in columns]
+        added = [self._fresh(INTEGER) for _ in columns]
         first, *rest = self._numbers(base)
         outputs = (first, rng.choice(rest) if rest and rng.random() < 0.9 else first)
-        own = list(map(_column, made[:2], outputs))
-        own += [p.ComputedColumn(level, Literal(0, INTEGER)) for level in made[2:]]
-        base, is_set = p.Project(base, tuple(own)), self.deepest is None
+        computed = list(map(_column, added[:2], outputs))
+        computed += [p.ComputedColumn(level, Literal(0, INTEGER)) for level in added[2:]]
+        base, is_set = p.Project(base, tuple(computed)), self.deepest is None
         return p.Fixpoint("r", base, self._keyed_step(table, columns), columns, is_set)
 
     def _keyed_step(self, table: str, columns: Sequence[p.Attribute]) -> p.Plan:
@@ -321,39 +327,44 @@ class KeyedMaker(FixpointMaker):
         plan: p.Plan = p.Join(p.JoinKind.INNER, *self._turned(leaf, part), condition)
         leaves = [leaf]
         if self.deepest is None and rng.random() < 0.25:
-            again = p.Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
-            places = (1, 0) if rng.random() < 0.5 else (1, 1)
-            also = [_same(leaf.attributes[at], again.attributes[at]) for at in places]
-            plan = p.Join(p.JoinKind.INNER, *self._turned(plan, again), And(tuple(also)))
-            leaves.append(again)
+            second = p.Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
+            positions = (1, 0) if rng.random() < 0.5 else (1, 1)
+            conditions = [
+                _same(leaf.attributes[position], second.attributes[position])
+                for position in positions
+            ]
+            plan = p.Join(p.JoinKind.INNER, *self._turned(plan, second), And(tuple(conditions)))
+            leaves.append(second)
         if rng.random() < 0.15:
             plan = p.Select(plan, self.predicate(plan.attributes))
-        own = rng.choice(leaves).attributes
-        kept = own[0] if rng.random() < 0.6 else key
-        kept = rng.choice(own) if rng.random() < 0.1 else kept
+        row = rng.choice(leaves).attributes
+        kept = row[0] if rng.random() < 0.6 else key
+        kept = rng.choice(row) if rng.random() < 0.1 else kept
         choice = rng.choice(self._numbers(part))
-        made = [self._fresh(INTEGER) for _ in columns]
-        outputs = list(map(_column, made[:2], (kept, choice)))
+        added = [self._fresh(INTEGER) for _ in columns]
+        outputs = list(map(_column, added[:2], (kept, choice)))
         if self.deepest is not None:
             level = leaf.attributes[2].ref()
             plan = p.Select(plan, Compare(CompareOp.LESS, level, Literal(self.deepest, INTEGER)))
-            deeper = Arithmetic(ArithmeticOp.ADD, level, Literal(1, INTEGER))
-            outputs.append(p.ComputedColumn(made[2], deeper))
+            next_level = Arithmetic(ArithmeticOp.ADD, level, Literal(1, INTEGER))
+            outputs.append(p.ComputedColumn(added[2], next_level))
         return p.Project(plan, tuple(outputs))
 
     def _pairs(self, leaf: p.Recursive) -> p.Plan:
-        """A step over two rows of the fixpoint alone, of one key or of any two."""
+        """A step over two rows of the fixpoint only, with equal or any keys."""
         rng = self.rng
-        again = p.Recursive("r", tuple(self._fresh(one.type) for one in leaf.attributes))
-        on = self._equal(leaf.attributes, again.attributes)
+        second = p.Recursive("r", tuple(self._fresh(one.type) for one in leaf.attributes))
+        on = self._equal(leaf.attributes, second.attributes)
         if rng.random() < 0.5:
-            on = And((on, _same(leaf.attributes[0], again.attributes[0])))
-        made = [self._fresh(INTEGER) for _ in leaf.attributes]
-        kept = (again.attributes[0], rng.choice(leaf.attributes))
-        return p.Project(p.Join(p.JoinKind.INNER, leaf, again, on), tuple(map(_column, made, kept)))
+            on = And((on, _same(leaf.attributes[0], second.attributes[0])))
+        added = [self._fresh(INTEGER) for _ in leaf.attributes]
+        kept = (second.attributes[0], rng.choice(leaf.attributes))
+        return p.Project(
+            p.Join(p.JoinKind.INNER, leaf, second, on), tuple(map(_column, added, kept))
+        )
 
     def _of(self, table: str) -> p.Scan:
-        """An access of this table."""
+        """An access to this table."""
         drawn, self.drawn = self.drawn, (table,)
         result = self._scan()
         self.drawn = drawn
@@ -366,21 +377,21 @@ class KeyedMaker(FixpointMaker):
         return (one, other) if self.rng.random() < 0.5 else (other, one)
 
     def _having(self, plan: p.Plan, keys: Sequence[p.Attribute]) -> p.Plan:
-        """Groups by these columns that pass by a function of many rows, mostly of their count."""
+        """Groups by these columns, filtered by an aggregate, mostly their count."""
         rng = self.rng
-        own = [p.ComputedColumn(self._fresh(key.type), key.ref()) for key in keys]
+        computed = [p.ComputedColumn(self._fresh(key.type), key.ref()) for key in keys]
         numbers = [one for one in self._numbers(plan) if one not in keys] or list(keys)
         call = p.AggregateCall("count")
         if rng.random() < 0.4:
             call = p.AggregateCall(rng.choice(("max", "min", "max")), (rng.choice(numbers).ref(),))
-        made = p.AggregateOutput(self._fresh(result_type(call)), call)
-        groups = p.Aggregate(plan, tuple(own), (made,))
+        output = p.AggregateOutput(self._fresh(result_type(call)), call)
+        groups = p.Aggregate(plan, tuple(computed), (output,))
         bound = Literal(rng.choice((0, 1, 1, 2, 3)), INTEGER)
-        return p.Select(groups, Compare(rng.choice(_SMALL), made.attribute.ref(), bound))
+        return p.Select(groups, Compare(rng.choice(_SMALL), output.attribute.ref(), bound))
 
 
-def _column(made: p.Attribute, of: p.Attribute) -> p.ComputedColumn:
-    return p.ComputedColumn(made, of.ref())
+def _column(added: p.Attribute, source: p.Attribute) -> p.ComputedColumn:
+    return p.ComputedColumn(added, source.ref())
 
 
 def _same(one: p.Attribute, other: p.Attribute) -> Expr:
@@ -388,13 +399,13 @@ def _same(one: p.Attribute, other: p.Attribute) -> Expr:
 
 
 def make_keyed_trial(seed: int) -> Trial:
-    """A trial with such a fixpoint; tables and facts are those of the seed's own trial."""
+    """A trial with a keyed fixpoint; tables and facts are those of `make_trial`."""
     rng = Random(f"keyed {seed}")
     return _trial(seed, rng, KeyedMaker(rng))
 
 
 def make_keyed_bag_trial(seed: int) -> Trial:
-    """The same of UNION ALL, with levels that end it."""
+    """A trial with a keyed fixpoint of UNION ALL that ends by its level."""
     rng = Random(f"keyed bag {seed}")
     return _trial(seed, rng, KeyedMaker(rng, deepest=rng.randint(1, 3)))
 
@@ -411,8 +422,8 @@ def _trial(seed: int, rng: Random, maker: KeyedMaker) -> Trial:
     partitions = {}
     for scan in root.scans:
         if rng.random() < 0.88:
-            own = [one for (table, _), one in shared.items() if table == scan.table]
-            partitions[scan.access] = own[0] if rng.random() < 0.95 else rng.choice(own)
+            choices = [one for (table, _), one in shared.items() if table == scan.table]
+            partitions[scan.access] = choices[0] if rng.random() < 0.95 else rng.choice(choices)
     if not partitions:
         (scan, *_) = root.scans
         partitions = {scan.access: random_partition(rng, scan)}
@@ -420,9 +431,9 @@ def _trial(seed: int, rng: Random, maker: KeyedMaker) -> Trial:
 
 
 class WitnessMaker(FocusedMaker):
-    """Groups by extremes, distinct rows and rows with a partner, judged as others are.
+    """Groups with extremes, distinct rows and rows with a partner.
 
-    With `casts`, conditions on the rows of EXISTS cast these to a narrower type.
+    With `casts`, conditions in EXISTS cast columns to a narrower type.
     """
 
     casts: bool = False
@@ -466,14 +477,14 @@ class WitnessMaker(FocusedMaker):
         return p.AggregateCall(name, (argument,), rng.random() < 0.1, condition)
 
     def _once(self, child: p.Plan) -> p.Plan:
-        """Some columns of the rows, each combination once."""
+        """Distinct combinations of some columns."""
         attributes = child.attributes
-        kept = self.rng.sample(attributes, min(len(attributes), self.rng.choice((1, 2))))
-        outputs = tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in kept)
+        columns = self.rng.sample(attributes, min(len(attributes), self.rng.choice((1, 2))))
+        outputs = tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in columns)
         return p.Distinct(p.Project(child, outputs))
 
     def _partnered(self, left: p.Plan) -> p.Plan:
-        """The rows with a partner, by an equality and at times by more."""
+        """The rows with a partner, by an equality and sometimes more."""
         rng, right = self.rng, self._scan()
         condition = self._condition(left.attributes, right.attributes)
         result = p.Join(p.JoinKind.SEMI, left, right, condition)
@@ -482,14 +493,14 @@ class WitnessMaker(FocusedMaker):
             return result
         value: Expr = number.ref()
         if self.casts and number.type in (INTEGER, LONG):
-            # No rule moves what can fail, so the condition on the right side stays in the join's.
+            # Rules do not move expressions that can fail, so the condition stays in the join.
             value = Cast(value, SHORT)
         more = Compare(CompareOp.GREATER_EQUAL, value, Literal(rng.choice((0, 1)), INTEGER))
         return p.Join(p.JoinKind.SEMI, left, right, And((condition, more)))
 
 
 def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
-    """A trial whose plan has something that one row decides."""
+    """A trial whose plan has results that depend on single rows."""
     trial = make_trial(seed)
     rng = Random(f"witness {seed}")
     maker = WitnessMaker(rng)
@@ -502,7 +513,7 @@ def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
 
 
 def kept_by_witnesses(root: p.Plan, trial: Trial, verdict: Verdict) -> p.Plan:
-    """The plan with witness nodes, which must be as safe as the query's own."""
+    """The plan with witness nodes, which must be as safe as the query's plan."""
     result = witnessed(p.Query("", root), verdict, trial.columns(root))
     carried_verdict(verdict, result.query, trial.sketched)
     return result.query.root

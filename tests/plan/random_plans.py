@@ -1,4 +1,4 @@
-"""Random plans over tiny tables, biased towards what a sketch can break: HAVING, top-k, joins."""
+"""Random plans over tiny tables, biased towards operators that a sketch can break."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.plan.catalogs import schema_of
 def other_call(
     rng: Random, attributes: Sequence[p.Attribute], condition: e.Expr | None = None
 ) -> p.AggregateCall:
-    """A call whose value is not fixed to the last digit, or not at all where rows tie."""
+    """A call whose value is not exact, or not deterministic with ties."""
     name = rng.choice(("variance", "stddev_pop", "min_by", "max_by"))
     one, other = rng.choice(attributes).ref(), rng.choice(attributes).ref()
     if name.endswith("_by"):
@@ -53,7 +53,7 @@ EQUALITIES = (e.CompareOp.EQUAL, e.CompareOp.NOT_EQUAL, e.CompareOp.NULL_SAFE_EQ
 
 
 class ExprMaker(Struct, dict=True):
-    """Makes one expression after another from one source of randomness."""
+    """Makes random expressions."""
 
     rng: Random
 
@@ -113,7 +113,7 @@ class ExprMaker(Struct, dict=True):
         return e.Literal(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, 4)), INTEGER)
 
     def predicate(self, attributes: Sequence[p.Attribute], depth: int = 2) -> e.Expr:
-        """A condition, mostly a comparison of a late column with a literal."""
+        """A condition, mostly a comparison of one of the last columns with a literal."""
         choice = self.rng.random()
         if depth > 0 and choice < 0.14:
             return e.And(
@@ -164,10 +164,10 @@ _CALLS = (*("count", "sum") * 3, *("min", "max", "max", "avg", "bool_or", "bool_
 
 
 class PlanMaker(ExprMaker, Struct, dict=True):
-    """Makes one plan after another from one source of randomness."""
+    """Makes random plans."""
 
     accesses: dict[str, int] = field(default_factory=dict)
-    made: int = 0
+    count: int = 0
     drawn: Sequence[str] = ("t", "t", "u")
     catalog: Mapping[str, Schema] = field(default_factory=lambda: CATALOG)
 
@@ -181,8 +181,8 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         return root
 
     def _fresh(self, sql_type: SqlType | None, *, nullable: bool = True) -> p.Attribute:
-        self.made += 1
-        return p.Attribute(f"c{self.made}", f"c{self.made}", sql_type, nullable)
+        self.count += 1
+        return p.Attribute(f"c{self.count}", f"c{self.count}", sql_type, nullable)
 
     def _node(self, depth: int) -> p.Plan:
         if depth <= 0:
@@ -196,7 +196,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
             (2, self._set_operation),
             (4, self._top),
             (1, self._window),
-            (2, lambda at: self._rank_filter(self._node(at - 1))),
+            (2, lambda levels: self._rank_filter(self._node(levels - 1))),
         )
         maker = self.rng.choices([make for _, make in makers], [weight for weight, _ in makers])[0]
         return maker(depth)
@@ -322,7 +322,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         return p.SetOperation(kind, self.rng.random() < 0.6, left, right, outputs)
 
     def _narrowed(self, plan: p.Plan, wanted: SqlType, width: int) -> p.Plan:
-        """The plan with `width` columns of one type, by plain columns where it has them."""
+        """The plan with `width` columns of one type, by plain columns if possible."""
         same = [a.ref() for a in plan.attributes if a.type == wanted]
         outputs = []
         for _ in range(width):
@@ -381,7 +381,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         )
 
     def _rank_filter(self, child: p.Plan) -> p.Plan:
-        """The first ranks per partition, now and then with a condition besides."""
+        """The first ranks per partition, sometimes with another condition."""
         rng = self.rng
         below = self._windowed(child, ("row_number", "rank", "dense_rank"))
         rank = below.calls[0].attribute
@@ -403,7 +403,7 @@ _COMBINING = (p.JoinKind.INNER,) * 4 + (p.JoinKind.SEMI,) * 2 + (p.JoinKind.ANTI
 
 
 class FocusedMaker(PlanMaker):
-    """Groups first, then something that looks at the groups."""
+    """Groups first, then operators on the groups."""
 
     def plan(self) -> p.Plan:
         rng = self.rng
@@ -455,18 +455,20 @@ class FocusedMaker(PlanMaker):
     def _twins(self) -> p.Plan:
         """UNION ALL of the same table twice."""
         left, right = self._scan(), self._scan()
-        wide = min(len(left.attributes), len(right.attributes), 3)
+        width = min(len(left.attributes), len(right.attributes), 3)
         same = left.table == right.table
         if not same:
             return left
-        outputs = tuple(self._fresh(a.type) for a in left.attributes[:wide])
+        outputs = tuple(self._fresh(a.type) for a in left.attributes[:width])
         return p.SetOperation(
-            p.SetKind.UNION, True, self._first(left, wide), self._first(right, wide), outputs
+            p.SetKind.UNION, True, self._first(left, width), self._first(right, width), outputs
         )
 
-    def _first(self, scan: p.Scan, wide: int) -> p.Plan:
-        kept = scan.attributes[:wide]
-        return p.Project(scan, tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
+    def _first(self, scan: p.Scan, width: int) -> p.Plan:
+        columns = scan.attributes[:width]
+        return p.Project(
+            scan, tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in columns)
+        )
 
     def _numeric(self, attributes: Sequence[p.Attribute]) -> p.Attribute | None:
         result = [a for a in attributes if a.type is not None and a.type.is_numeric]
@@ -504,7 +506,7 @@ class FocusedMaker(PlanMaker):
         return p.AggregateCall(rng.choice(("sum", "min", "max", "max", "count")), (argument,))
 
     def _judged(self, groups: p.Plan) -> p.Plan:
-        """Arithmetic on the groups' values, then a filter or top-k on the outcome."""
+        """Arithmetic on the groups' values, then a filter or top-k on the result."""
         rng = self.rng
         plan = groups
         if rng.random() < 0.45:
@@ -581,7 +583,7 @@ _BOUNDS = (e.CompareOp.LESS, e.CompareOp.LESS_EQUAL, e.CompareOp.GREATER, e.Comp
 
 
 class BarrierMaker(FocusedMaker):
-    """Groups, the first of them by their sum, and something that drops some of these."""
+    """Groups, the first ones by their sum, and an operator that drops some of these."""
 
     def plan(self) -> p.Plan:
         """A plan in which a top-k or a rank is not the last step."""
@@ -649,7 +651,7 @@ _NULL = None
 
 
 class FailingMaker(FocusedMaker):
-    """Groups, then steps that may fail over a part of one, then a filter or the first groups."""
+    """Groups, then steps that may fail over part of a group, then a filter or the first groups."""
 
     def plan(self) -> p.Plan:
         return super().plan() if self.rng.random() < 0.2 else self._first_of_groups()
@@ -663,8 +665,12 @@ class FailingMaker(FocusedMaker):
             summed = self._numeric(scan.attributes[2:]) or key
             name = rng.choice(("sum", "sum", "sum", "sum", "avg", "count", "max"))
             calls.append(p.AggregateCall(name, (summed.ref(),)))
-        made = tuple(p.AggregateOutput(self._fresh(result_type(call)), call) for call in calls)
-        groups = p.Aggregate(scan, (p.ComputedColumn(self._fresh(key.type), key.ref()),), made)
+        outputs_of_calls = tuple(
+            p.AggregateOutput(self._fresh(result_type(call)), call) for call in calls
+        )
+        groups = p.Aggregate(
+            scan, (p.ComputedColumn(self._fresh(key.type), key.ref()),), outputs_of_calls
+        )
         attributes = groups.attributes
         expr = self._steps(attributes[:1] + attributes[1:])
         outputs = [p.ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
@@ -708,7 +714,7 @@ class FailingMaker(FocusedMaker):
                 return e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, e.Literal(1000, INTEGER))
 
     def _guarded(self, op: e.ArithmeticOp, expr: e.Expr, divisor: e.Expr) -> e.Expr:
-        """The division, by itself or where the divisor is not zero; now and then in vain."""
+        """The division, mostly plain, sometimes with a guard for zero, which may be wrong."""
         rng = self.rng
         zero = e.Literal(0, INTEGER)
         null = e.Literal(_NULL, type_of(divisor) or INTEGER)
@@ -737,16 +743,16 @@ class FailingMaker(FocusedMaker):
 
 
 def _is_number(expr: e.Expr) -> bool:
-    own = type_of(expr)
-    return own is not None and own.is_numeric
+    kind = type_of(expr)
+    return kind is not None and kind.is_numeric
 
 
 def _are_integral(*exprs: e.Expr) -> bool:
-    return all((own := type_of(expr)) is not None and own.is_integral for expr in exprs)
+    return all((kind := type_of(expr)) is not None and kind.is_integral for expr in exprs)
 
 
 def big_rows(rng: Random) -> list[dict[str, object]]:
-    """Rows of two groups with numbers near the ends of their types."""
+    """Rows of few groups with numbers near the limits of their types."""
     signs = {column.name: rng.choice((-1, 0, 0, 1)) for column in BIG_TABLE}
     rows = []
     for _ in range(rng.randint(4, 10)):
@@ -773,13 +779,13 @@ WIDE_VALUES = {
     ),
     LONG_SCALED: tuple(Decimal(x) for x in ("1234567890123456.7891", "-0.0001", "0", "3")),
 }
-"""Values of few differences, some of them in the last digit."""
+"""Few values, some of which differ only in the last digit."""
 
 WIDE_TABLE = schema_of("k int, a decimal(38,18), z decimal(20,4), c double, y tinyint")
 
 
 class _Wide(ExprMaker):
-    """Constants and operators that decimals of many digits are sensitive to."""
+    """Constants and operators for decimals with many digits."""
 
     def _literal(self) -> e.Literal:
         rng = self.rng
@@ -822,6 +828,6 @@ MAKERS = (WidePlans, WideGroups, WideGroups, WideBarriers)
 
 
 def wide_plan(rng: Random) -> p.Plan:
-    """A plan of one of the makers, over all three tables."""
+    """A plan by one of the makers, over all three tables."""
     catalog = {**CATALOG, "w": WIDE_TABLE}
     return rng.choice(MAKERS)(rng, drawn=("t", "u", "w", "w"), catalog=catalog).plan()

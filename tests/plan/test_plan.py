@@ -1,4 +1,4 @@
-"""What can be said of a plan: as text, a fingerprint, whether it fails, where columns go."""
+"""Plans as text, fingerprints, possible failures, and tracing of columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRAVERSED = (
 
 
 @pytest.mark.parametrize("node", [node for plan in TRAVERSED for node in plan.walk()])
-def test_nodes_traverse_themselves(node: nodes.Plan) -> None:
+def test_mapping_of_nodes(node: nodes.Plan) -> None:
     assert node.map_inputs(lambda child: child) is node
     assert node.map(lambda expr: expr) is node
     one = nodes.OneRow()
@@ -52,7 +52,7 @@ def test_nodes_traverse_themselves(node: nodes.Plan) -> None:
         assert expr.map(lambda part: constant).expressions == (constant,) * parts
 
 
-def test_lines_tell_operator_detail_and_place() -> None:
+def test_lines_have_operator_detail_and_span() -> None:
     sql = "SELECT brand, SUM(price * numSold) AS rev FROM sales WHERE ok GROUP BY brand"
     root = catalogs.plan_of(sql)
     aggregate, select, (depth, _, operator, detail) = describe(root)
@@ -141,21 +141,25 @@ LATE = (
         ),
     ],
 )
-def test_remarks(sql: str, fixpoint: str | None, condition: str | None) -> None:
+def test_notes(sql: str, fixpoint: str | None, condition: str | None) -> None:
     root = apply_rules(catalogs.net_plan(sql))
     notes = recursion_notes(root)
-    result = {type(node): notes[at] for at, node in enumerate(root.walk()) if at in notes}
+    result = {
+        type(node): notes[position]
+        for position, node in enumerate(root.walk())
+        if position in notes
+    }
     expected = {nodes.Fixpoint: fixpoint, nodes.Select: condition}
     assert result == {kind: note for kind, note in expected.items() if note is not None}
 
 
-def test_a_condition_on_stable_columns_that_stays_is_not_blamed() -> None:
-    """A value drawn anew for each row stays, whatever columns it is held against."""
+def test_random_conditions_on_stable_columns_have_no_note() -> None:
+    """A condition with a random value per row cannot move, whatever columns it compares."""
     root = apply_rules(catalogs.net_plan(catalogs.CLOSURE + "SELECT y FROM c WHERE x > rand()"))
     assert [note for note in recursion_notes(root).values() if note == LATE] == []
 
 
-def test_plans_without_recursion_have_none() -> None:
+def test_plans_without_recursion_have_no_notes() -> None:
     assert recursion_notes(apply_rules(catalogs.net_plan("SELECT n FROM nodes WHERE n > 1"))) == {}
 
 
@@ -177,11 +181,11 @@ BASE = (
         "HAVING count(*) > 1) q",
     ],
 )
-def test_the_same_meaning(same: str) -> None:
+def test_equal_fingerprints(same: str) -> None:
     assert fingerprint(catalogs.plan_of(same)) == fingerprint(catalogs.plan_of(BASE))
 
 
-def test_every_difference_in_meaning_shows() -> None:
+def test_different_fingerprints() -> None:
     texts = [
         BASE,
         BASE.replace("> 3", "> 4"),
@@ -204,7 +208,7 @@ def test_every_difference_in_meaning_shows() -> None:
     assert len({fingerprint(catalogs.plan_of(text)) for text in texts}) == len(texts)
 
 
-def test_it_is_a_stable_digest() -> None:
+def test_fingerprints_are_stable() -> None:
     digest = fingerprint(catalogs.plan_of("SELECT brand FROM stock"))
     assert digest == fingerprint(catalogs.plan_of("SELECT brand FROM stock"))
     assert len(digest) == 64
@@ -230,7 +234,7 @@ def traced(sql, access, attribute):
 
 
 @pytest.mark.parametrize(("sql", "access", "attribute"), catalogs.cases("plans", "traced"))
-def test_followed(sql, access, attribute):
+def test_traced(sql, access, attribute):
     root, result = traced(sql, access, attribute)
     ids = [a.id for a in result.plan.attributes]
     assert result.key.id in ids
@@ -243,7 +247,7 @@ def test_lost(sql, access, attribute):
     assert traced(sql, access, attribute)[1] is None
 
 
-def test_a_pruned_attribute_is_read_again():
+def test_pruned_attributes_are_restored():
     query = parse_query("SELECT v FROM t", {"t": catalogs.schema_of("v bigint")})
     result = trace(query.root, "t#1", Column("id", LONG))
     assert [a.name for a in result.plan.scans[0].attributes] == ["v", "id"]
@@ -273,7 +277,7 @@ GROUPS = "(SELECT g, sum(v) AS s FROM t GROUP BY g)"
         f"SELECT g FROM {GROUPS} q UNION ALL SELECT g FROM u",
     ],
 )
-def test_groups_that_rows_do_not_stem_from(sql):
+def test_rows_not_derived_from_groups(sql):
     assert followed(sql)[0] is None
 
 
@@ -291,15 +295,15 @@ def above(root: nodes.Plan, scan: nodes.Plan) -> nodes.Plan:
 
 
 @pytest.mark.parametrize("sql", TEXTS)
-def test_every_scan_of_the_table_has_it_and_no_other(sql: str) -> None:
+def test_only_scans_of_the_table_have_the_condition(sql: str) -> None:
     query = parse_query(sql, EXPIRING, live=LIVE)
     scans = [node for node in query.root.walk() if isinstance(node, nodes.Scan)]
     assert any(scan.table == "t" for scan in scans)
     for scan in scans:
         node = above(query.root, scan)
-        is_asked = isinstance(node, nodes.Select) and isinstance(node.predicate, Compare)
-        assert is_asked == (scan.table == "t")
-        if is_asked:
+        has_condition = isinstance(node, nodes.Select) and isinstance(node.predicate, Compare)
+        assert has_condition == (scan.table == "t")
+        if has_condition:
             assert isinstance(node, nodes.Select)
             (column,) = (a for a in scan.attributes if a.name == "at")
             assert node.predicate == Compare(CompareOp.GREATER, column.ref(), LIVE["t"].later_than)
@@ -307,29 +311,29 @@ def test_every_scan_of_the_table_has_it_and_no_other(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", TEXTS)
-def test_the_rules_leave_it_at_the_scan(sql: str) -> None:
+def test_rules_keep_expiry_at_the_scan(sql: str) -> None:
     root = apply_rules(parse_query(sql, EXPIRING, live=LIVE).root)
     conditions = scan_conditions(root)
     for scan in (node for node in root.walk() if isinstance(node, nodes.Scan)):
         if scan.table == "t":
-            asked = [c for c in conditions[scan.access] if isinstance(c, Compare)]
-            assert any(c.right == LIVE["t"].later_than for c in asked), sql
+            comparisons = [c for c in conditions[scan.access] if isinstance(c, Compare)]
+            assert any(c.right == LIVE["t"].later_than for c in comparisons), sql
 
 
-def test_plans_of_two_instants_are_two() -> None:
+def test_each_instant_has_its_plan() -> None:
     planned = PlannedQueries()
     result = {
-        at: planned.of(
+        edge: planned.of(
             TEXTS[0],
             EXPIRING,
             name="q",
             zone="UTC",
-            live={"t": nodes.LiveRows("at", Literal(at, TIMESTAMP))},
+            live={"t": nodes.LiveRows("at", Literal(edge, TIMESTAMP))},
             instant=name,
         )
-        for at, name in ((7, "first"), (8, "second"), (9, "second"))
+        for edge, name in ((7, "first"), (8, "second"), (9, "second"))
     }
-    # Under one name, another expiry is another plan all the same.
+    # With the same name, another expiry still gives another plan.
     assert [one.query.live[0][1].later_than.value for one in result.values()] == [7, 8, 9]
     assert (
         planned.of(TEXTS[0], EXPIRING, name="q", zone="UTC", live=LIVE, instant="first")

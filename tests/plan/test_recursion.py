@@ -1,4 +1,4 @@
-"""Plans with fixpoints as whole plans, and plans against DuckDB's and Spark's own answers."""
+"""Plans with fixpoints; plans compared with DuckDB and Spark."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _edges(rng: Random) -> list[tuple[int, int]]:
 
 
 @random_cases(10, 17, 400)
-def test_the_reference_gives_what_walks_lead_to_and_the_edges_of_all_of_them(cases: range) -> None:
+def test_reference_finds_reached_nodes_and_all_edges_to_them(cases: range) -> None:
     plan = net_plan(REACHED + "SELECT n FROM r")
     for seed in cases:
         edges = _edges(Random(seed))
@@ -73,9 +73,7 @@ def test_the_reference_gives_what_walks_lead_to_and_the_edges_of_all_of_them(cas
 
 @pytest.mark.parametrize("entry", [CLOSURE, NONLINEAR])
 @random_cases(5, 9, 300)
-def test_the_reference_gives_the_closure_whatever_way_it_is_written(
-    cases: range, entry: str
-) -> None:
+def test_reference_finds_the_closure_in_every_formulation(cases: range, entry: str) -> None:
     plan = net_plan(entry + "SELECT x, y FROM c")
     for seed in cases:
         edges = _edges(Random(seed))
@@ -88,7 +86,7 @@ def test_the_reference_gives_the_closure_whatever_way_it_is_written(
             assert {index for _, index in lineage} == walks[x][y], seed
 
 
-def test_a_column_of_null_is_one_row() -> None:
+def test_all_nulls_are_one_row() -> None:
     rows: list[dict[str, Any]] = [{"t": None, "n": None}, {"t": 1, "n": None}]
     plan = net_plan(
         "WITH RECURSIVE r(n) AS (SELECT n FROM seeds UNION SELECT n FROM r) SELECT n FROM r"
@@ -98,7 +96,7 @@ def test_a_column_of_null_is_one_row() -> None:
     assert lineage == {("seeds#1", 0), ("seeds#1", 1)}
 
 
-def test_hashes_know_no_names_and_every_difference() -> None:
+def test_fingerprints_ignore_only_names() -> None:
     base = REACHED + "SELECT n FROM r"
     renamed = base.replace("r(n)", "reached(node)").replace("FROM r", "FROM reached")
     renamed = renamed.replace("r.n", "reached.node").replace("SELECT n", "SELECT node")
@@ -124,14 +122,14 @@ TWO = (
 )
 
 
-def test_the_same_entry_twice_is_not_two_entries() -> None:
+def test_one_entry_twice_differs_from_two() -> None:
     twice, both = (net_plan(TWO.format(3, "a", other)) for other in "ab")
     assert fingerprint(twice) != fingerprint(both)
     assert aligned(twice, both) is None
     assert aligned(both, twice) is None
 
 
-def test_plans_of_one_shape_come_to_the_same_identities() -> None:
+def test_plans_of_one_shape_get_the_same_identities() -> None:
     plan = net_plan(REACHED.replace("src = 1", "src = 2") + "SELECT n FROM r")
     other = net_plan(
         REACHED.replace("r(n)", "q(n)").replace("r.n", "q.n").replace("FROM r", "FROM q")
@@ -151,7 +149,7 @@ REUSE = REACHED + "SELECT COUNT(*) FROM r WHERE n < 9 HAVING COUNT(*) > 3"
 @pytest.mark.parametrize(
     ("old", "new", "allowed"),
     [
-        # Whatever stands above: all rows of the recursion are in the sketch.
+        # Constants above do not matter: all rows of the recursion are in the sketch.
         ("> 3", "> 5", True),
         ("> 3", "> 1", True),
         ("n < 9", "n < 100", True),
@@ -160,46 +158,44 @@ REUSE = REACHED + "SELECT COUNT(*) FROM r WHERE n < 9 HAVING COUNT(*) > 3"
         ("src = 1", "src = 1 AND dst = 1", False),
     ],
 )
-def test_a_sketch_serves_every_query_over_the_same_recursion(
-    old: str, new: str, allowed: bool
-) -> None:
-    captured, asked = ruled(REUSE), ruled(REUSE.replace(old, new))
-    assert check_reuse(asked, captured, BY_REGION, ()).allowed is allowed
+def test_sketches_are_reusable_over_the_same_recursion(old: str, new: str, allowed: bool) -> None:
+    captured, query = ruled(REUSE), ruled(REUSE.replace(old, new))
+    assert check_reuse(query, captured, BY_REGION, ()).allowed is allowed
 
 
-def test_constants_inside_are_refused_even_where_they_ask_for_less() -> None:
+def test_stricter_constants_inside_are_refused() -> None:
     text = REACHED.replace("= l.src)", "= l.src WHERE l.cost < {})") + "SELECT n FROM r"
-    captured, asked = ruled(text.format(9)), ruled(text.format(5))
-    verdict = check_reuse(asked, captured, BY_REGION, ())
+    captured, query = ruled(text.format(9)), ruled(text.format(5))
+    verdict = check_reuse(query, captured, BY_REGION, ())
     assert not verdict.allowed
     assert verdict.reason == (
         "the constants inside WITH RECURSIVE differ, which changes what it derives"
     )
 
 
-def test_tables_sketched_beside_the_recursion_are_judged_by_the_rules() -> None:
+def test_tables_beside_the_recursion_follow_the_usual_rules() -> None:
     text = REACHED + "SELECT r.n FROM r JOIN nodes m ON r.n = m.n WHERE m.n < {}"
     columns = {**BY_REGION, "nodes#1": "kind"}
-    for asked, accesses in ((5, {*columns}), (20, {*BY_REGION})):
-        verdict = check_reuse(ruled(text.format(asked)), ruled(text.format(9)), columns, ())
+    for bound, accesses in ((5, {*columns}), (20, {*BY_REGION})):
+        verdict = check_reuse(ruled(text.format(bound)), ruled(text.format(9)), columns, ())
         assert verdict.allowed
-        assert {*verdict.accesses} == accesses, "what more is asked for is read whole"
+        assert {*verdict.accesses} == accesses, "tables with wider conditions are read whole"
 
 
 @random_cases(7, 12, 300)
-def test_reuse_gives_the_asked_answer(cases: range) -> None:
-    captured, asked = ruled(REUSE), ruled(REUSE.replace("> 3", "< 3").replace("n < 9", "n < 4"))
+def test_reuse_gives_the_same_answer(cases: range) -> None:
+    captured, query = ruled(REUSE), ruled(REUSE.replace("> 3", "< 3").replace("n < 9", "n < 4"))
     partitions: Any = dict.fromkeys(BY_REGION, ("src", (2, 3, 4)))
     for seed in cases:
         tables = {"links": links(*_edges(Random(seed)))}
         result = annotate(captured.root, tables)
         sketches = accurate_sketches(result, captured.root, tables, partitions)
-        instances = instances_of(asked.root, tables, partitions, sketches)
-        whole = bag(evaluate(asked.root, tables))
-        assert bag(evaluate(asked.root, tables, instances)) == whole, seed
+        instances = instances_of(query.root, tables, partitions, sketches)
+        whole = bag(evaluate(query.root, tables))
+        assert bag(evaluate(query.root, tables, instances)) == whole, seed
 
 
-def test_constants_moved_inside_move_rows_of_its_tables_only() -> None:
+def test_constants_moved_inside_only_move_table_rows() -> None:
     text = REACHED + "SELECT n FROM r"
     before, after = core_of(net_plan(text)), core_of(net_plan(text.replace("src = 1", "src = 2")))
     for is_open in (False, True):
@@ -215,7 +211,7 @@ def test_constants_moved_inside_move_rows_of_its_tables_only() -> None:
     assert moved_conditions(*above, is_open_above=True) == {}
 
 
-def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None:
+def test_fixpoints_choose_derivations_instead_of_witnesses() -> None:
     sql = (
         "WITH RECURSIVE r(n) AS (SELECT src FROM links GROUP BY src "
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
@@ -225,8 +221,8 @@ def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None
     columns = {"links#1": Column("dst", LONG), "nodes#1": Column("n", LONG)}
     sketched = {access: column.name for access, column in columns.items()}
     result = witnessed(query, check_safety(query, sketched, ()), columns)
-    places = [node for node in result.query.root.walk() if isinstance(node, Witness)]
-    assert len(places) == 1, "above the fixpoint one stands"
+    witnesses = [node for node in result.query.root.walk() if isinstance(node, Witness)]
+    assert len(witnesses) == 1, "only above the fixpoint"
     (fixpoint,) = fixpoints_of(result.query.root)
     assert not any(isinstance(node, Witness) for node in fixpoint.walk())
     inside = list(query.root.walk()).index(fixpoints_of(query.root)[0])
@@ -235,10 +231,10 @@ def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None
     assert fixpoint.chooses
     assert fingerprint(query.root) == fingerprint(ruled(sql).root)
     assert fingerprint(replace(fixpoint, chooses=False)) != fingerprint(fixpoint)
-    assert core_of(result.query.root) != core_of(query.root), "its state is another"
+    assert core_of(result.query.root) != core_of(query.root), "its state differs"
 
 
-def test_without_a_sketch_below_or_of_a_bag_a_fixpoint_chooses_nothing() -> None:
+def test_unsketched_and_bag_fixpoints_choose_nothing() -> None:
     text = REACHED + "SELECT m.n FROM r JOIN nodes m ON r.n = m.n"
     for sql, access, column in (
         (text, "nodes#1", Column("n", LONG)),
@@ -254,7 +250,7 @@ def test_without_a_sketch_below_or_of_a_bag_a_fixpoint_chooses_nothing() -> None
         assert bool(notes) == ("UNION ALL" in sql)
 
 
-def test_values_that_depend_on_the_order_of_rows_decide_in_a_fixpoint() -> None:
+def test_order_dependent_calls_decide_in_a_fixpoint() -> None:
     plan = net_plan(
         "WITH RECURSIVE r(n) AS (SELECT FIRST(dst) FROM links UNION SELECT n FROM r) "
         "SELECT n FROM r"
@@ -268,14 +264,14 @@ def _captured(plan: Plan) -> object:
 
 
 @pytest.mark.parametrize("run", [lambda plan: render_plan(plan, {}), _captured])
-def test_spark_texts_are_refused(run: Callable[[Plan], object]) -> None:
+def test_spark_sql_is_refused(run: Callable[[Plan], object]) -> None:
     plan = net_plan(REACHED + "SELECT n FROM r")
     with refused(QueryError, "capture_unsupported", "WITH RECURSIVE"):
         run(plan)
     assert trace(plan, "links#1", Column("src", LONG)) is None
 
 
-def _spark_texts(query: Query, verdict: Verdict, columns: dict[str, Column]) -> None:
+def _render_passes(query: Query, verdict: Verdict, columns: dict[str, Column]) -> None:
     for result in sketch_passes(query, verdict, columns):
         render_plan(result.rows, {scan.access: "v" for scan in query.root.scans})
 
@@ -287,14 +283,14 @@ def _spark_texts(query: Query, verdict: Verdict, columns: dict[str, Column]) -> 
         ("SELECT m.n FROM r JOIN nodes m ON r.n = m.n", "nodes#1", "n"),
     ],
 )
-def test_no_pass_of_spark_captures_over_a_recursion(above: str, access: str, name: str) -> None:
+def test_spark_cannot_capture_over_a_recursion(above: str, access: str, name: str) -> None:
     query = read_net(REACHED + above)
     verdict = check_safety(query, {access: name}, ())
     with refused(QueryError, "capture_unsupported", "WITH RECURSIVE"):
-        _spark_texts(query, verdict, {access: Column(name, LONG)})
+        _render_passes(query, verdict, {access: Column(name, LONG)})
 
 
-def test_first_rows_below_a_recursion_are_captured_as_they_are() -> None:
+def test_first_rows_below_a_recursion_are_captured() -> None:
     query = read_net(
         "WITH RECURSIVE r(n) AS (SELECT n FROM (SELECT n FROM nodes ORDER BY n LIMIT 2) "
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
@@ -305,7 +301,7 @@ def test_first_rows_below_a_recursion_are_captured_as_they_are() -> None:
     assert [scan.access for scan in result.rows.scans] == ["nodes#1"]
 
 
-def test_a_plan_with_a_fixpoint_is_told_line_by_line() -> None:
+def test_plans_with_a_fixpoint_as_text() -> None:
     lines = describe(core_of(net_plan(CLOSURE + "SELECT y FROM c WHERE x = 1")))
     (detail,) = [detail for _, _, operator, detail in lines if operator == "fixpoint"]
     assert detail == "c, each row once: x, y"
@@ -346,7 +342,7 @@ def connection() -> Iterator[Any]:
 
 
 @random_cases(1, 2, 150)
-def test_the_answers_are_those_of_duckdb(cases: range, connection: Any) -> None:
+def test_answers_match_duckdb(cases: range, connection: Any) -> None:
     plans = [(sql, net_plan(sql)) for sql in QUERIES]
     rows = 0
     for seed in cases:
@@ -396,7 +392,7 @@ def rows_of_t(rng: Random) -> list[tuple[Any, ...]]:
 
 
 def rows_of_u(rng: Random) -> list[tuple[Any, ...]]:
-    """As `rows_of_t`, for the smaller table."""
+    """Like `rows_of_t`, for the smaller table."""
     return [
         (
             rng.choice([None, 0, 1, 2, 3, 4]),
@@ -410,7 +406,7 @@ def rows_of_u(rng: Random) -> list[tuple[Any, ...]]:
 
 @pytest.fixture(scope="module")
 def tables(spark: Any) -> Iterator[Any]:
-    """The session with both tables as cached views."""
+    """A session with both tables as cached views."""
     rng = Random(5)
     for name, rows in (("t", rows_of_t(rng)), ("u", rows_of_u(rng))):
         spark.createDataFrame(rows, COLUMNS[name]).coalesce(1).createOrReplaceTempView(name)
@@ -428,12 +424,14 @@ def _plain(value: Any) -> Any:
 
 
 def _bags(frames: Sequence[Any]) -> list[Counter[tuple[Any, ...]]]:
-    """The rows of each, by one query for all: Spark plans and starts longer than it computes."""
+    """The rows of each frame, by one query for all, because starting a query takes longest."""
     from pyspark.sql import functions as F
 
     numbered = [
-        frame.toDF(*(f"c{at}" for at in range(len(frame.columns)))).withColumn("which", F.lit(at))
-        for at, frame in enumerate(frames)
+        frame.toDF(*(f"c{index}" for index in range(len(frame.columns)))).withColumn(
+            "which", F.lit(index)
+        )
+        for index, frame in enumerate(frames)
     ]
     bags: list[Counter[tuple[Any, ...]]] = [Counter() for _ in frames]
     for *row, which in reduce(lambda one, other: one.unionAll(other), numbered).collect():
@@ -441,7 +439,7 @@ def _bags(frames: Sequence[Any]) -> list[Counter[tuple[Any, ...]]]:
     return bags
 
 
-def _written(plan: Plan) -> str:
+def _rendered(plan: Plan) -> str:
     return render_plan(plan, {scan.access: scan.table for scan in plan.scans})
 
 
@@ -451,19 +449,19 @@ def test_there_are_queries() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("sql", quarter_then_rest(SPARK_QUERIES))
-def test_the_plan_answers_as_spark_does(tables: Any, sql: str) -> None:
+def test_plans_match_spark(tables: Any, sql: str) -> None:
     frame = tables.sql(sql)
     plan = parse_query(sql, CATALOG).root
     ours = [item.type for item in plan.attributes]
     for kind, (name, theirs) in zip(ours, frame.dtypes, strict=True):
         assert kind is None or kind.spark_name == theirs, name
-    texts = (_written(plan), _written(apply_rules(plan)))
+    texts = (_rendered(plan), _rendered(apply_rules(plan)))
     expected, *bags = _bags([frame, *map(tables.sql, texts)])
     assert bags == [expected, expected]
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("sql", [sql for sql in SPARK_QUERIES if " pivot (" in sql])
-def test_columns_of_a_pivot_are_called_as_spark_calls_them(tables: Any, sql: str) -> None:
+def test_pivot_columns_have_the_names_of_spark(tables: Any, sql: str) -> None:
     plan = parse_query(sql, CATALOG).root
     assert [item.name for item in plan.attributes] == tables.sql(sql).columns

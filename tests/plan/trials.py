@@ -1,4 +1,4 @@
-"""One trial of the safety test: a query, tiny tables, a sketch; what is accepted means equal."""
+"""One trial of the safety test: with an accepted sketch, the query's result is equal."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ _TRIES = 2000
 
 
 class TieBreaks:
-    """Orders rows at random, and remembers the order of each."""
+    """Orders rows at random, and remembers the order."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._places: dict[object, int] = {}
+        self._positions: dict[object, int] = {}
 
     def at_random(self, rows: list[Tuple]) -> None:
         """Shuffle the rows in place."""
         self._rng.shuffle(rows)
-        self._places.update((_key(row), place) for place, row in enumerate(rows))
+        self._positions.update((_key(row), position) for position, row in enumerate(rows))
 
     def as_before(self, rows: list[Tuple]) -> None:
-        """The rows seen before first and in their order, the others after them at random."""
+        """Put known rows first in their earlier order, then the others at random."""
         self._rng.shuffle(rows)
-        rows.sort(key=lambda row: self._places.get(_key(row), len(self._places)))
+        rows.sort(key=lambda row: self._positions.get(_key(row), len(self._positions)))
 
 
 def _key(row: Tuple) -> object:
-    """The row itself wherever it is met: its columns, and the rows it comes from."""
+    """Identifies a row by its columns and its lineage."""
     return frozenset(row.values), row.lineage
 
 
 def is_an_answer(result: object, root: Plan, tables: Tables, ties: TieBreaks) -> bool:
-    """Whether some way of breaking ties gives this result over the whole tables."""
+    """Whether some order of ties gives this result over the whole tables."""
     if any(bag(evaluate(root, tables, None, ties.as_before)) == result for _ in range(20)):
         return True
     return any(bag(evaluate(root, tables, None, ties.at_random)) == result for _ in range(_TRIES))
@@ -72,13 +72,15 @@ Sketches = Mapping[AccessId, Collection[int]]
 
 
 def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
-    """Where the fixpoints that are keyed stand."""
+    """The positions of keyed fixpoints."""
     nodes = tuple(root.walk())
-    return frozenset(at for at in verdict.key_columns if isinstance(nodes[at], Fixpoint))
+    return frozenset(
+        position for position in verdict.key_columns if isinstance(nodes[position], Fixpoint)
+    )
 
 
 def evened(root: Plan, verdict: Verdict, sketches: Sketches) -> dict[AccessId, set[int]]:
-    """The sketches, with those of a keyed fixpoint's accesses merged."""
+    """The sketches, merged over the accesses of each keyed fixpoint."""
     result = {access: set(ranges) for access, ranges in sketches.items()}
     for group in keyed_rows(root, verdict.key_columns).values():
         merged = set[int]().union(*(result[access] for access in group))
@@ -89,26 +91,30 @@ def evened(root: Plan, verdict: Verdict, sketches: Sketches) -> dict[AccessId, s
 def tries(
     root: Plan, verdict: Verdict, sketches: Sketches, widened: Callable[[Sketches], Sketches]
 ) -> Iterator[dict[AccessId, set[int]]]:
-    """These sketches and two wider ones, as a query can be run with them."""
+    """These sketches and two wider ones, in the form that a query can use."""
     yield evened(root, verdict, sketches)
     for _ in range(2):
         yield evened(root, verdict, widened(sketches))
 
 
 def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotated:
-    """The rows with what barriers need, not with all that other fixpoints are derived from: those
-    that are keyed, and those of which the answer's lineage counts alone."""
+    """The rows with what barriers need, but without all rows of fixpoints that are keyed or
+    sketched for the answer."""
     nodes = enumerate(root.walk())
     others = {
-        at for at, node in nodes if isinstance(node, Fixpoint) and is_sketched_for_answer(node)
+        position
+        for position, node in nodes
+        if isinstance(node, Fixpoint) and is_sketched_for_answer(node)
     }
     others |= keyed_positions(root, verdict)
-    kept = {at: rows for at, rows in annotated.first_rows.items() if at not in others}
+    kept = {
+        position: rows for position, rows in annotated.first_rows.items() if position not in others
+    }
     return replace(annotated, first_rows=kept)
 
 
 TABLES = {**random_plans.CATALOG, "w": random_plans.WIDE_TABLE, "big": random_plans.BIG_TABLE}
-"""What rows can be made of; only a maker that draws them reads `w` and `big`."""
+"""The tables of trials. Only some makers read `w` and `big`."""
 
 Boundaries = tuple[Value, ...]
 Partitions = Mapping[AccessId, tuple[ColumnName, Boundaries]]
@@ -116,7 +122,7 @@ Kept = Callable[[Plan, "Trial", Verdict], Plan]
 
 
 def fragment_of(value: Value, boundaries: Boundaries) -> int:
-    """The fragment by the definition: number of boundaries at most the value, NULL apart."""
+    """The range by definition: the number of boundaries <= the value; NULL is separate."""
     if value is None:
         return len(boundaries) + 1
     if isinstance(value, float) and math.isnan(value):
@@ -132,7 +138,7 @@ def accurate_sketches(
     *,
     barriers: bool = True,
 ) -> dict[AccessId, set[int]]:
-    """Exactly the fragments of the provenance; without `barriers` those of the lineage alone."""
+    """Exactly the ranges of the provenance; without `barriers`, only those of the lineage."""
     lineage = annotated.lineage
     if barriers:
         lineage = lineage.union(*annotated.first_rows.values())
@@ -148,7 +154,7 @@ def accurate_sketches(
 def instances_of(
     root: Plan, tables: Tables, partitions: Partitions, sketches: Sketches
 ) -> dict[AccessId, list[int]]:
-    """Rows each sketched access may see."""
+    """The rows that each sketched access reads."""
     result = {}
     for scan in root.scans:
         if scan.access in partitions:
@@ -176,14 +182,14 @@ class Trial(Struct, frozen=True):
     def columns(
         self, root: Plan, catalog: Mapping[str, Schema] = random_plans.CATALOG
     ) -> dict[AccessId, Any]:
-        """The sketched columns of a plan that has these accesses, or some of them."""
+        """The sketched columns of a plan with some of these accesses."""
         tables = {scan.access: scan.table for scan in root.scans}
         names = {access: name for access, name in self.sketched.items() if access in tables}
         return {access: catalog[tables[access]].find(name) for access, name in names.items()}
 
 
 def make_trial(seed: int) -> Trial:
-    """The trial of a seed; four seeds in a row share the plan and differ in all else."""
+    """The trial of a seed. Four consecutive seeds share the plan and differ otherwise."""
     root, focused = _plan(seed // 4)
     rng = Random(seed)
     tables = {name: _rows(rng, name, few_groups=focused) for name in random_plans.CATALOG}
@@ -194,7 +200,7 @@ def make_trial(seed: int) -> Trial:
 
 @lru_cache(maxsize=8)
 def _plan(seed: int) -> tuple[Plan, bool]:
-    """A plan, and whether it is one of those that aim at the rules; kept for the seeds beside."""
+    """A plan, and whether it is a focused one; cached for the neighboring seeds."""
     rng = Random(seed)
     focused = rng.random() < 0.7
     return (
@@ -238,7 +244,7 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
 def random_partitions(
     rng: Random, root: Plan, share: float = 0.75, *, alike: bool = False
 ) -> dict[AccessId, tuple[ColumnName, Boundaries]]:
-    """Of most accesses; if `alike`, a column of a table has the same ranges for all accesses."""
+    """Partitions of most accesses. With `alike`, a column has the same ranges for all accesses."""
     scans = root.scans
     partitions = {}
     shared: dict[tuple[str, str], Boundaries] = {}
@@ -268,7 +274,7 @@ def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
 
 
 def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
-    """True facts, each withheld now and then."""
+    """True facts, some of them withheld."""
     result = []
     for table, rows in tables.items():
         for column in TABLES[table]:
@@ -279,7 +285,7 @@ def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
 
 
 def make_barrier_trial(seed: int) -> Trial:
-    """A plan with a barrier whose order most often rests on a sign, most often told by a CHECK."""
+    """A plan with a barrier whose order mostly depends on a sign, mostly known by a CHECK."""
     rng = Random(f"barrier {seed}")
     root = random_plans.BarrierMaker(rng).plan()
     tables = {name: _few_groups(rng, name) for name in random_plans.CATALOG}
@@ -306,7 +312,7 @@ def make_failing_trial(seed: int) -> Trial:
     partitions = random_partitions(rng, root, 0.9)
     for scan in root.scans:
         if scan.access in partitions and rng.random() < 0.7:
-            # Across the groups, so that a sketch keeps a part of some.
+            # Ranges across groups, so that a sketch contains some groups partly.
             partitions[scan.access] = TABLES[scan.table].names[1], tuple(range(1, 8))
     return Trial(root, tables, partitions, tuple(_checked(rng, _facts(rng, tables), tables)))
 
@@ -316,7 +322,7 @@ def _zero_of(value: Value) -> Value:
 
 
 def _few_groups(rng: Random, table: str) -> list[dict[str, Value]]:
-    """Rows of up to four groups; most columns are without negative values."""
+    """Rows of up to four groups; most columns have no negative values."""
     rows = _rows(rng, table, few_groups=True) + _rows(rng, table, few_groups=True)
     key = TABLES[table].names[0]
     positive = {c.name for c in TABLES[table] if c.type != STRING and rng.random() < 0.8}
@@ -329,10 +335,10 @@ def _few_groups(rng: Random, table: str) -> list[dict[str, Value]]:
 
 
 def _checked(rng: Random, facts: list[Fact], tables: Tables, share: float = 0.5) -> list[Fact]:
-    """The facts, most signs told by a CHECK in this share of the trials.
+    """The facts; in this share of the trials most signs are known by a CHECK.
 
-    A CHECK and statistics are different ways to the same answer: whoever judges a plan twice must
-    have both. `x >= 0` lets NaN in; `x <= 0` tells nothing of a column that holds it.
+    A CHECK and statistics prove the same facts in different ways, so both are needed. `x >= 0`
+    allows NaN; `x <= 0` is not used for a column with NaN.
     """
     signs = {FactKind.NONNEGATIVE, FactKind.NONPOSITIVE}
     if rng.random() > share:
@@ -372,7 +378,7 @@ def _true_facts(values: Sequence[Value]) -> list[tuple[FactKind, FactSource]]:
 
 
 class Tally(Struct, dict=True):
-    """What a run of trials came to."""
+    """Counts of a run of trials."""
 
     trials: int = 0
     accepted: int = 0
@@ -380,12 +386,12 @@ class Tally(Struct, dict=True):
     tied: int = 0
     failed: int = 0
     failed_in_part: int = 0
-    """Times that only the sketch made the query fail, as foretold."""
+    """Queries that failed only with the sketch, as predicted."""
     by_status: dict[str, int] | None = None
 
 
 class Violation(AssertionError):
-    """An accepted sketch that changed the answer."""
+    """An accepted sketch changed the answer."""
 
 
 def run_trial(
@@ -398,7 +404,7 @@ def run_trial(
 ) -> None:
     """Judge and try one seed; Violation if an accepted sketch changes the answer.
 
-    `kept` gives the plan whose lineage the sketch holds, where that is not the query's own.
+    `kept` returns the plan whose lineage the sketch covers, if it is not the query's.
     """
     trial = make(seed)
     rng = Random(seed + 1)
@@ -446,7 +452,7 @@ def run_trial(
 
 
 def foretold_failure(root: Plan, trial: Trial) -> Refusal | None:
-    """What may fail over a part of the rows, by true facts, numbers of rows and bounds."""
+    """What may fail over part of the rows, given true facts, row counts and bounds."""
     rows, bounds = {}, {}
     for scan in root.scans:
         rows[scan.access] = len(trial.tables[scan.table])
@@ -459,9 +465,9 @@ def foretold_failure(root: Plan, trial: Trial) -> Refusal | None:
 
 
 def check_keys(root: Plan, trial: Trial, verdict: Verdict) -> int:
-    """Every group's rows lie in the fragment of its key; the number of groups looked at."""
+    """Check that every group's rows are in the range of its key. Returns the number of groups."""
     nodes = list(root.walk())
-    looked = 0
+    checked = 0
     keyed = [(root, {a: min(columns) for a, columns in verdict.keyed.items()})]
     keyed += [(nodes[position], dict(result)) for position, result in verdict.key_columns.items()]
     tables_of = {scan.access: scan.table for scan in root.scans}
@@ -471,16 +477,16 @@ def check_keys(root: Plan, trial: Trial, verdict: Verdict) -> int:
             for access, column in columns.items():
                 attribute, boundaries = trial.partitions[access]
                 expected = fragment_of(row[names.index(column)], boundaries)
-                looked += 1
+                checked += 1
                 for index in (index for origin, index in lineage if origin == access):
                     value = trial.tables[tables_of[access]][index][attribute]
                     if fragment_of(value, boundaries) != expected:
                         raise Violation(f"key {column} of {access} is not its fragment")
-    return looked
+    return checked
 
 
 def check_touch(seed: int, tally: Tally) -> None:
-    """Touch maintenance: adding the fragments of all changed rows keeps the sketch safe."""
+    """Touch maintenance: adding the ranges of all changed rows keeps the sketch safe."""
     trial = make_trial(seed)
     verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
     tally.trials += 1
@@ -520,13 +526,13 @@ def _changed(
 
 
 def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict) -> None:
-    """The facts a verdict names are enough for it."""
+    """Check that a verdict's assumptions are sufficient."""
     if len(verdict.assumptions) == 0:
         return
     sure = [fact for fact in trial.facts if fact.source is not FactSource.STATISTICS]
-    again = check_safety(Query("", root), trial.sketched, [*sure, *verdict.assumptions])
-    assert again.safe
-    assert set(again.assumptions) == set(verdict.assumptions)
+    second = check_safety(Query("", root), trial.sketched, [*sure, *verdict.assumptions])
+    assert second.safe
+    assert set(second.assumptions) == set(verdict.assumptions)
 
 
 def _widened(rng: Random, sketches: Sketches, partitions: Partitions) -> dict[AccessId, set[int]]:

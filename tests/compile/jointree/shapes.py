@@ -32,9 +32,9 @@ def is_acyclic(edges: Sequence[frozenset[int]]) -> bool:
         for edge in left:
             alone = {v for v in edge if sum(v in other for other in left) == 1}
             edge -= alone
-        for at, edge in enumerate(left):
-            if any(edge <= other for place, other in enumerate(left) if place != at):
-                del left[at]
+        for index, edge in enumerate(left):
+            if any(edge <= other for other_index, other in enumerate(left) if other_index != index):
+                del left[index]
                 break
         if left == before:
             return all(not edge for edge in left)
@@ -47,8 +47,8 @@ def has_running_intersection(
     if not is_tree(parents):
         return False
     for vertex in frozenset().union(*edges):
-        holders = {at for at, edge in enumerate(edges) if vertex in edge}
-        tops = [at for at in holders if parents[at] not in holders]
+        holders = {index for index, edge in enumerate(edges) if vertex in edge}
+        tops = [index for index in holders if parents[index] not in holders]
         if len(tops) != 1:
             return False
     return True
@@ -59,10 +59,10 @@ def is_tree(parents: Sequence[int | None]) -> bool:
     if sum(parent is None for parent in parents) != 1:
         return False
     for start in range(len(parents)):
-        at: int | None = start
+        node: int | None = start
         for _ in parents:
-            at = None if at is None else parents[at]
-        if at is not None:
+            node = None if node is None else parents[node]
+        if node is not None:
             return False
     return True
 
@@ -133,14 +133,14 @@ CATALOG = {name: Schema((*_LETTERS, *_TYPES)) for name in ("r", "s", "t", "u", "
 
 
 def pairs(text: str) -> list[tuple[str, str]]:
-    """A query and, indented, what is expected of it, one pair after the other; lines are joined."""
+    """Pairs of a query and its indented expectation. Lines are joined."""
     findall = re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", text, re.MULTILINE)
     assert "".join(map("".join, findall)) == text
     return [(" ".join(sql.split()), " ".join(expected.split())) for sql, expected in findall]
 
 
 def core(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> Plan:
-    """The plan that sketches are kept by."""
+    """The plan that sketches are maintained with."""
     return core_of(without_free_limit(parse_query(sql, catalog)).root)
 
 
@@ -155,7 +155,7 @@ def tree_shape(root: Plan) -> TreeShape | NoTree:
 
 
 def drawn(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> str:
-    """All shapes of a query in a line, checked; without a tree the reason and the text blamed."""
+    """All shapes of a query in one line, checked. Without a tree: the reason and its SQL text."""
     root = core(sql, catalog)
     texts = []
     for result in tree_shapes(root):
@@ -173,38 +173,38 @@ def _names(root: Plan) -> dict[str, str]:
     return {a.id: a.name for node in root.walk() for a in node.attributes}
 
 
-def _node(shape: TreeShape, at: int, names: dict[str, str]) -> str:
-    """`bag{kept}(children)`; a virtual root is `[kept]`, an edge that is not inner has its name."""
-    node = shape.nodes[at]
+def _node(shape: TreeShape, index: int, names: dict[str, str]) -> str:
+    """`bag{kept}(children)`; a virtual root is `[kept]`; edges other than inner are named."""
+    node = shape.nodes[index]
     kept = ",".join(expr_text(expr, names) for expr in node.kept)
     bag = "+".join(access.removesuffix("#1") for access in node.accesses)
     text = f"[{kept}]" if node.rows is None else f"{bag}{{{kept}}}"
     children = []
-    for child in shape.children_of(at):
-        below = shape.nodes[child]
+    for child in shape.children_of(index):
+        child_node = shape.nodes[child]
         key = ",".join(
-            expr_text(below.kept[place], names) + ("?" if safe else "")
-            for place, safe in zip(below.key, below.null_safe, strict=True)
+            expr_text(child_node.kept[position], names) + ("?" if safe else "")
+            for position, safe in zip(child_node.key, child_node.null_safe, strict=True)
         )
-        edge = "" if below.edge is Edge.INNER else f"{below.edge} "
+        edge = "" if child_node.edge is Edge.INNER else f"{child_node.edge} "
         children.append(f"{edge}{_node(shape, child, names)} on {key or '-'}")
     return f"{text}({'; '.join(children)})" if children else text
 
 
 def check(shape: TreeShape) -> None:
-    """What holds of every shape: a tree, children first, keys alike, expressions of their rows."""
+    """Check the invariants: a tree, children first, matching keys, expressions over their rows."""
     *below, root = shape.nodes
     assert root.parent is None
     assert is_tree([node.parent for node in shape.nodes])
-    assert all(node.parent is not None and at < node.parent for at, node in enumerate(below))
+    assert all(node.parent is not None and index < node.parent for index, node in enumerate(below))
     assert len(shape.nodes) > 1 or root.circle is not None
     for node in below:
         parent = shape.nodes[node.parent or 0]
         assert len(node.key) == len(node.parent_key) == len(node.null_safe)
         assert len(set(node.key)) == len(node.key)
         assert len(set(node.parent_key)) == len(node.parent_key)
-        assert all(0 <= place < len(node.kept) for place in node.key)
-        assert all(0 <= place < len(parent.kept) for place in node.parent_key)
+        assert all(0 <= position < len(node.kept) for position in node.key)
+        assert all(0 <= position < len(parent.kept) for position in node.parent_key)
         if parent.rows is None:
             assert parent is root
             assert sorted(node.parent_key) == list(range(len(parent.kept)))
@@ -213,25 +213,29 @@ def check(shape: TreeShape) -> None:
     if shape.mode is TreeMode.RING:
         assert shape.aggregate is not None
         assert root.key == tuple(dict.fromkeys(shape.groups))
-        placed = [at for node in shape.nodes for at in node.arguments]
+        placed = [index for node in shape.nodes for index in node.arguments]
         assert len(placed) == len(set(placed))
         calls = shape.aggregate.aggregates
-        alone = {at for at, one in enumerate(calls) if one.call.distinct or is_ordered(one.call)}
-        assert set(placed) == {at for at, one in enumerate(calls) if one.call.arguments} - alone
-        assert all(part in root.kept for at in alone for part in calls[at].call.arguments)
+        alone = {
+            index for index, one in enumerate(calls) if one.call.distinct or is_ordered(one.call)
+        }
+        assert (
+            set(placed) == {index for index, one in enumerate(calls) if one.call.arguments} - alone
+        )
+        assert all(part in root.kept for index in alone for part in calls[index].call.arguments)
         for node in shape.nodes:
             if node.rows is not None:
-                own = {a.id for a in node.rows.attributes}
-                for at in node.arguments:
-                    assert all(part.columns <= own for part in calls[at].call.arguments)
+                ids = {a.id for a in node.rows.attributes}
+                for index in node.arguments:
+                    assert all(part.columns <= ids for part in calls[index].call.arguments)
     assert not (root.rows is None and not root.kept)
 
 
 def _check_node(node: ShapeNode) -> None:
     if node.rows is None:
         return
-    own = {attribute.id for attribute in node.rows.attributes}
-    assert all(expr.columns <= own for expr in node.kept)
+    ids = {attribute.id for attribute in node.rows.attributes}
+    assert all(expr.columns <= ids for expr in node.kept)
     assert node.accesses == tuple(scan.access for scan in node.rows.scans)
 
 
@@ -244,7 +248,7 @@ KINDS = {
 
 
 def rejoined(root: Plan, shape: TreeShape) -> Plan:
-    """The plan `root`, whose shape it is, over the tree."""
+    """The plan `root` with its joins replaced by those of its shape."""
     below = _joined(shape, len(shape.nodes) - 1)
     if shape.aggregate is None:
         return Project(below, ())
@@ -255,17 +259,17 @@ def rejoined(root: Plan, shape: TreeShape) -> Plan:
 
 
 def _as_typed(key: ComputedColumn) -> Expr:
-    """The column that is equal to a grouping column, as one of its type."""
+    """The column equal to a grouping column, cast to its type."""
     kind = key.attribute.type
     return key.expr if kind is None or type_of(key.expr) == kind else Cast(key.expr, kind)
 
 
-def _joined(shape: TreeShape, at: int) -> Plan:
+def _joined(shape: TreeShape, index: int) -> Plan:
     """The joined rows of a node and everything below it."""
-    node = shape.nodes[at]
-    children = shape.children_of(at)
+    node = shape.nodes[index]
+    children = shape.children_of(index)
     if node.rows is None:
-        # Every combination of the root's columns is there, so the children are joined by them.
+        # Every combination of the root's columns exists, so the children are joined by them.
         first, *others = children
         plan = _joined(shape, first)
         for child in others:
@@ -281,14 +285,14 @@ def _joined(shape: TreeShape, at: int) -> Plan:
 
 
 def _equal(above: ShapeNode, below: ShapeNode, *, on_root: bool) -> Expr | None:
-    """That the child's key is equal to the parent's columns, or to the key of another child."""
+    """The condition that the child's key equals the parent's columns or another child's key."""
     if on_root:
-        # Keys of two children of a virtual root lie at the same columns of it.
-        places = dict(zip(above.parent_key, above.key, strict=True))
-        mine = [above.kept[places[place]] for place in below.parent_key]
+        # Two children of a virtual root have keys on the same columns of the root.
+        positions = dict(zip(above.parent_key, above.key, strict=True))
+        mine = [above.kept[positions[position]] for position in below.parent_key]
     else:
-        mine = [above.kept[place] for place in below.parent_key]
-    theirs = [below.kept[place] for place in below.key]
+        mine = [above.kept[position] for position in below.parent_key]
+    theirs = [below.kept[position] for position in below.key]
     parts: list[Expr] = [
         Compare(CompareOp.NULL_SAFE_EQUAL if safe else CompareOp.EQUAL, one, other)
         for one, other, safe in zip(mine, theirs, below.null_safe, strict=True)
@@ -297,7 +301,7 @@ def _equal(above: ShapeNode, below: ShapeNode, *, on_root: bool) -> Expr | None:
 
 
 def _swapped(plan: Plan, old: Plan, new: Plan) -> Plan:
-    """The plan with one node of it, by identity, in the place of another."""
+    """The plan with the node `old`, found by identity, replaced by `new`."""
     if plan is old:
         return new
     return plan.map_inputs(lambda child: _swapped(child, old, new))
@@ -310,7 +314,7 @@ _MAX_ROWS = 5
 
 
 def random_tables(rng: Random) -> Tables:
-    """Few rows of few values, text among them; columns that no query reads are NULL."""
+    """Few rows with few distinct values. Columns that no query reads are NULL."""
     nothing = {column.name: None for column in CATALOG["r"]}
     values = rng.choice(((None, 0, 1, 1, 2), (None, 1, 1, 1, 2), (1, 1, 1, 0)))
 
@@ -326,7 +330,7 @@ class JoinMaker:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.made = 0
+        self.count = 0
 
     def sql(self) -> str:
         """A query of two to five relations."""
@@ -346,8 +350,8 @@ class JoinMaker:
         return f"SELECT COUNT(*) AS n{text}{group}{having}"
 
     def _alias(self) -> tuple[str, str]:
-        self.made += 1
-        return self.rng.choice(TABLES), f"x{self.made}"
+        self.count += 1
+        return self.rng.choice(TABLES), f"x{self.count}"
 
     def _joined(self, names: list[tuple[str, str]], *, left: float) -> str:
         (table, alias), *others = names
@@ -425,24 +429,24 @@ class JoinMaker:
         return f"{self.rng.choice(calls)} {op} {limit}"
 
     def _first(self, names: list[tuple[str, str]]) -> str:
-        """A condition on a value that an order finds."""
+        """A condition on a first value, by MIN, MAX, MIN_BY or MAX_BY."""
         column, other = self._column(names), self._column(names)
         if self.rng.random() < 0.5:
-            # Columns of one relation, which may be the one that is grouped by.
+            # Both columns are from one relation, perhaps the grouped one.
             other = f"{column.partition('.')[0]}.{self.rng.choice(COLUMNS)}"
         name = f"{column.partition('.')[0]}.name"
-        given = f" FILTER (WHERE {other} >= 1)" if self.rng.random() < 0.2 else ""
+        condition = f" FILTER (WHERE {other} >= 1)" if self.rng.random() < 0.2 else ""
         call = self.rng.choice(("MIN", "MAX"))
         text = self.rng.choice(("> ''", "< 'v'", "= 'u'", ">= 'v'", "IS NULL"))
         number = self.rng.choice(("> 0", "= 1", "< 2", "IS NULL", "<> 1"))
         return self.rng.choice(
             (
-                f"{call}({name}){given} {text}",
-                f"{call}({name}){given} {text} AND COUNT({name}) > 1",
-                f"{call}_BY({name}, {column}){given} {text}",
-                f"{call}_BY({column}, {other}){given} {number}",
-                f"{call}_BY({column}, {name}){given} {number}",
-                f"{call}_BY({column}, {name}){given} {number} AND {call}({name}) {text}",
+                f"{call}({name}){condition} {text}",
+                f"{call}({name}){condition} {text} AND COUNT({name}) > 1",
+                f"{call}_BY({name}, {column}){condition} {text}",
+                f"{call}_BY({column}, {other}){condition} {number}",
+                f"{call}_BY({column}, {name}){condition} {number}",
+                f"{call}_BY({column}, {name}){condition} {number} AND {call}({name}) {text}",
                 f"{call}_BY({column}, {other}) {number} OR SUM({column}) > 3",
             )
         )
@@ -465,7 +469,7 @@ def tables_with_values(rng: Random) -> Tables:
 
 
 class AnswerMaker(JoinMaker):
-    """Writes one query whose answer is to be kept."""
+    """Writes one query whose answer is materialized."""
 
     def sql(self) -> str:
         rng = self.rng
@@ -486,7 +490,7 @@ class AnswerMaker(JoinMaker):
         if is_whole and rng.random() < 0.4:
             return self._grouped(names, text, columns)
         shown = [self._shown(names) for _ in range(max(1, columns))]
-        listed = ", ".join(f"{one} AS x{at}" for at, one in enumerate(shown))
+        listed = ", ".join(f"{one} AS x{number}" for number, one in enumerate(shown))
         return f"SELECT {'DISTINCT ' if rng.random() < 0.2 else ''}{listed}{text}"
 
     def _shown(self, names: list[tuple[str, str]]) -> str:
@@ -508,13 +512,13 @@ class AnswerMaker(JoinMaker):
         ]
         calls = [self._call(names) for _ in range(rng.choice((1, 1, 2)))]
         listed = [*keyed, *calls]
-        named = ", ".join(f"{one} AS x{at}" for at, one in enumerate(listed))
+        named = ", ".join(f"{one} AS x{position}" for position, one in enumerate(listed))
         group = f" GROUP BY {', '.join(keyed)}" if keyed else ""
         having = f" HAVING {self._having(names)}" if rng.random() < 0.5 else ""
         order = ""
         if rng.random() < 0.4:
-            places = rng.sample(range(len(listed)), len(listed))
-            keys_ = [f"{at + 1}{rng.choice(('', ' DESC'))}" for at in places]
+            positions = rng.sample(range(len(listed)), len(listed))
+            keys_ = [f"{position + 1}{rng.choice(('', ' DESC'))}" for position in positions]
             order = f" ORDER BY {', '.join(keys_)}" + rng.choice(
                 ("", " LIMIT 1", " LIMIT 2", " LIMIT 2 OFFSET 1")
             )

@@ -1,4 +1,4 @@
-"""Queries maintained by join trees: after every batch the sketches are those of the lineage."""
+"""Queries maintained by join trees: sketches match the lineage after every batch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def table_of(rows: list[Row]) -> pa.Table:
 
 
 def partitions_of(rng: Random, root: Plan) -> dict[str, RangePartition]:
-    """Every access is sketched, on one of the columns that the query reads of it."""
+    """Every access is sketched on a column that the query reads."""
     result = {}
     for scan in root.scans:
         names = sorted({attribute.name for attribute in scan.attributes} & set("abc"))
@@ -54,48 +54,48 @@ def partitions_of(rng: Random, root: Plan) -> dict[str, RangePartition]:
     return result
 
 
-def wanted(
+def expected_sketches(
     root: Plan, tables: Mapping[str, list[Row]], partitions: Mapping[str, RangePartition]
 ) -> dict[str, set[int]]:
     result: dict[str, set[int]] = {access: set() for access in partitions}
-    for access, at in annotate(root, tables).lineage:
+    for access, index in annotate(root, tables).lineage:
         if access in partitions:
-            value = tables[partitions[access].table][at][partitions[access].attribute]
+            value = tables[partitions[access].table][index][partitions[access].attribute]
             result[access].add(fragment_of(value, BOUNDARIES))
     return result
 
 
 def changes_of(
-    rng: Random, tables: dict[str, list[Row]], made: Callable[[Random], Tables] = random_tables
+    rng: Random, tables: dict[str, list[Row]], make: Callable[[Random], Tables] = random_tables
 ) -> dict[str, TableChange]:
-    """Rows that go, and copies and new ones that come, in some tables at once."""
-    spare = made(rng)
+    """Deleted, copied and new rows in some tables."""
+    spare = make(rng)
     result = {}
     for name, rows in tables.items():
         if rng.random() < 0.5:
             continue
-        came = [rng.choice([*spare[name], *rows]) for _ in range(rng.randint(0, 3))]
-        went = [
+        inserted = [rng.choice([*spare[name], *rows]) for _ in range(rng.randint(0, 3))]
+        deleted = [
             rows.pop(rng.randrange(len(rows))) for _ in range(min(len(rows), rng.randint(0, 2)))
         ]
-        rows.extend(dict(row) for row in came)
-        weights = np.array([1] * len(came) + [-1] * len(went), dtype=np.int64)
-        result[name] = TableChange(table_of([dict(row) for row in (*came, *went)]), weights)
+        rows.extend(dict(row) for row in inserted)
+        weights = np.array([1] * len(inserted) + [-1] * len(deleted), dtype=np.int64)
+        result[name] = TableChange(table_of([dict(row) for row in (*inserted, *deleted)]), weights)
     return result
 
 
-def one_case(seed: int, seen: Counter[str]) -> None:
+def one_case(seed: int, counts: Counter[str]) -> None:
     rng = Random(seed)
     sql = JoinMaker(rng).sql()
     try:
         root = core(sql)
     except QueryError:
         return
-    follow(root, rng, seen, f"{seed}: {sql}")
+    follow(root, rng, counts, f"{seed}: {sql}")
 
 
-def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
-    """A query over random tables and batches, stopped and taken up again now and then."""
+def follow(root: Plan, rng: Random, counts: Counter[str], label: str) -> None:
+    """Maintain a query over random tables and batches, with occasional restarts."""
     tables = {name: [dict(row) for row in rows] for name, rows in random_tables(rng).items()}
     partitions = partitions_of(rng, root)
     splits = {name: rng.randint(0, 3) for name in tables}
@@ -103,45 +103,45 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     try:
         first = compiled(has_trees=True)
     except (BlockedError, UnsupportedError) as error:
-        seen[f"blocked: {error.message}"[:70]] += 1
+        counts[f"blocked: {error.message}"[:70]] += 1
         return
     if all(isinstance(shape, NoTree) for shape in first.shapes):
-        seen["no tree"] += 1
+        counts["no tree"] += 1
         return
-    # Where rows tie the lineage is that of one answer: all of them are what the index join has.
+    # With ties the lineage covers one answer. The index join covers all of them.
     sessions = [MaintainedQuery(first)]
     if has_choice(root):
         sessions.append(MaintainedQuery(compiled()))
-        seen["choices"] += 1
+        counts["choices"] += 1
     stored = Stored()
-    # Tables come in two parts, perhaps an empty one.
+    # Tables are loaded in two parts, possibly empty.
     parts = [(name, table_of(tables[name][: splits[name]])) for name in first.tables]
     parts += [(name, table_of(tables[name][splits[name] :])) for name in first.tables]
     for one in sessions:
         one.load(parts)
     for _ in range(BATCHES):
         result, *joined = map(sketches_of, sessions)
-        every = wanted(root, tables, partitions)
+        every = expected_sketches(root, tables, partitions)
         expected = {access: every[access] for access in result}
-        assert result == (joined[0] if joined else expected), what
-        assert all(result[access] >= expected[access] for access in result), what
-        seen["sketches"] += len(result)
-        seen["filled sketches"] += sum(map(bool, result.values()))
+        assert result == (joined[0] if joined else expected), label
+        assert all(result[access] >= expected[access] for access in result), label
+        counts["sketches"] += len(result)
+        counts["filled sketches"] += sum(map(bool, result.values()))
         change = changes_of(rng, tables)
         for one in sessions:
             one.step(change)
         if rng.random() < 0.3:
             sessions[0] = restored(sessions[0], stored, MaintainedQuery(compiled(has_trees=True)))
-    seen["trees"] += 1
+    counts["trees"] += 1
 
 
 @random_cases(
     0, 10, 4_000, also="1 8 15 28 39 40 60 64 88 97 102 110 119 123 147 151 169 171 175 184 191"
 )
 def test_random_joins(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, one_case)
-    assert seen["trees"] > len(cases) // 2, seen
-    assert seen["filled sketches"] > len(cases) // 2, seen
+    counts = seen_in(cases, one_case)
+    assert counts["trees"] > len(cases) // 2, counts
+    assert counts["filled sketches"] > len(cases) // 2, counts
 
 
 CASES = {
@@ -210,14 +210,18 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @random_cases(2, 3, 24)
 def test_each_kind_of_block(name: str, cases: Sequence[int]) -> None:
-    seen = seen_in(cases, lambda at, seen: follow(core(CASES[name]), Random(at), seen, f"{at}"))
-    assert seen["trees"] == len(cases)
-    assert seen["filled sketches"] > 0
+    counts = seen_in(
+        cases, lambda seed, counts: follow(core(CASES[name]), Random(seed), counts, f"{seed}")
+    )
+    assert counts["trees"] == len(cases)
+    assert counts["filled sketches"] > 0
 
 
 @pytest.mark.parametrize("name", ["text", "value by key", "several values", "distinct values"])
 @random_cases(2, 4, 12)
-def test_random_joins_in_any_lots(name: str, cases: range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_joins_in_small_lots(
+    name: str, cases: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for seed in cases:
         with monkeypatch.context() as patched:
             patched.setattr(node, "MOST", 1 + seed % 2)
@@ -225,13 +229,13 @@ def test_random_joins_in_any_lots(name: str, cases: range, monkeypatch: pytest.M
             follow(core(CASES[name]), Random(seed), Counter(), f"{seed}: {CASES[name]}")
 
 
-def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:
+def test_queries_without_a_tree_get_the_usual_circuit() -> None:
     root = core("SELECT a FROM r WHERE b > 1 GROUP BY a HAVING COUNT(*) > 2")
     partitions = partitions_of(Random(1), root)
     plain = compile_plan(root, partitions, {}, barriers=())
-    asked = compile_plan(root, partitions, {}, barriers=(), has_trees=True)
-    assert [type(one) for one in asked.circuit] == [type(one) for one in plain.circuit]
-    assert isinstance(asked.shapes[0], NoTree)
+    with_trees = compile_plan(root, partitions, {}, barriers=(), has_trees=True)
+    assert [type(one) for one in with_trees.circuit] == [type(one) for one in plain.circuit]
+    assert isinstance(with_trees.shapes[0], NoTree)
     assert plain.shapes == ()
 
 
@@ -244,7 +248,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_what_groupings_over_rows_do_not_keep_trees_do_not_either(sql: str) -> None:
+def test_trees_refuse_the_same_calls_as_index_joins(sql: str) -> None:
     root = core(sql)
     for has_trees in (True, False):
         with pytest.raises(BlockedError, match=REFUSED[sql]) as error:
@@ -259,7 +263,7 @@ def row(name: str | None, c: int | None = 1, i: int | None = 1, *, a: int = 1) -
     return {**NOTHING, "a": a, "b": 1, "c": c, "i": i, "name": name}
 
 
-def asked(condition: str) -> Dataflow:
+def compiled_having(condition: str) -> Dataflow:
     root = core(f"SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING {condition}")
     ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
     result = compile_plan(root, ranges, {}, barriers=(), has_trees=True)
@@ -267,8 +271,8 @@ def asked(condition: str) -> Dataflow:
     return result
 
 
-def test_partners_that_go_take_the_first_value_along() -> None:
-    session = MaintainedQuery(asked("MAX(r.name) = 'u'"))
+def test_deleted_partners_remove_the_first_value() -> None:
+    session = MaintainedQuery(compiled_having("MAX(r.name) = 'u'"))
     partners = [row(None), row(None, a=2)]
     session.load([("r", table_of([row("u"), row("v", a=2)])), ("s", table_of(partners))])
     for sign, is_there in ((-1, True), (1, False), (-1, True)):
@@ -277,8 +281,8 @@ def test_partners_that_go_take_the_first_value_along() -> None:
         assert bool(session.ranges()["r#1"].ids) == is_there
 
 
-def test_too_many_that_tie_stop_the_step() -> None:
-    session = MaintainedQuery(asked("MIN_BY(r.c, r.i) = 1"))
+def test_too_many_ties_stop_the_step() -> None:
+    session = MaintainedQuery(compiled_having("MIN_BY(r.c, r.i) = 1"))
     rows = [row("", value) for value in range(64)]
     session.load([("r", table_of(rows)), ("s", table_of([row(None)]))])
     assert session.ranges()["r#1"].ids
@@ -286,24 +290,24 @@ def test_too_many_that_tie_stop_the_step() -> None:
         session.step({"r": TableChange(table_of([row("", 64)]), np.ones(1, dtype=np.int64))})
 
 
-def test_rows_that_ties_combine_to_are_bounded_and_groups_are_not(
+def test_combinations_of_ties_are_limited_but_not_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(accumulators, "_MOST_ROWS", 1)
     groups = [{**row("", value), "b": value} for value in range(4)]
-    session = MaintainedQuery(asked("MIN_BY(r.c, r.i) >= 0"))
+    session = MaintainedQuery(compiled_having("MIN_BY(r.c, r.i) >= 0"))
     session.load([("r", table_of(groups)), ("s", table_of([row(None)]))])
     assert len(session.ranges()["r#1"].ids) == len(BOUNDARIES) + 1
-    # One more row for a group that ties, before and after.
+    # One more row in a group with ties, before and after.
     tied = TableChange(table_of([{**row("", 7), "b": 1}]), np.ones(1, dtype=np.int64))
     session.step({"r": tied})
     with pytest.raises(NotExactError, match="combine to too many rows"):
         session.step({"r": tied, "s": TableChange(table_of([row(None)]), tied.weights)})
 
 
-def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
-    """As many rows and tuples as before, but another sum, from step to step."""
-    session = MaintainedQuery(asked("SUM(DISTINCT r.c) = 2"))
+def test_replacing_a_distinct_value_updates_the_group() -> None:
+    """Each step changes the sum but not the number of rows and tuples."""
+    session = MaintainedQuery(compiled_having("SUM(DISTINCT r.c) = 2"))
     session.load([("r", table_of([row(None, 1)])), ("s", table_of([row(None)]))])
     for old, new, is_there in ((1, 2, True), (2, 3, False), (3, 2, True)):
         change = TableChange(table_of([row(None, old), row(None, new)]), np.array([-1, 1]))
@@ -312,11 +316,11 @@ def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
 
 
 def names_of(condition: str) -> set[str]:
-    (tree,) = (one for one in asked(condition).circuit if isinstance(one, Tree))
+    (tree,) = (one for one in compiled_having(condition).circuit if isinstance(one, Tree))
     return {keeper.name.rpartition("tree0/1.")[2] for keeper in tree.arrangements()}
 
 
-def test_state_of_trees_without_first_values_has_the_names_it_had() -> None:
+def test_only_first_values_add_pieces_to_the_state() -> None:
     plain = names_of("COUNT(r.name) > 1")
     assert not any("first" in name or "last" in name for name in plain)
     names = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
@@ -362,14 +366,15 @@ def compiled(sql: str) -> Dataflow:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROBED_CASES)
 @random_cases(0, 2, 250, also="3 5")
-def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:
+def test_sketches_of_cyclic_joins_match_the_lineage(name: str, cases: Sequence[int]) -> None:
     assert any(isinstance(one, Probe) for one in compiled(PROBED_CASES[name]).circuit)
     assert not any(isinstance(one, JoinOperator) for one in compiled(PROBED_CASES[name]).circuit)
-    seen = seen_in(
-        cases, lambda at, seen: follow(core(PROBED_CASES[name]), Random(at), seen, f"{at}")
+    counts = seen_in(
+        cases,
+        lambda seed, counts: follow(core(PROBED_CASES[name]), Random(seed), counts, f"{seed}"),
     )
-    assert seen["trees"] == len(cases)
-    assert seen["filled sketches"] > 0
+    assert counts["trees"] == len(cases)
+    assert counts["filled sketches"] > 0
 
 
 @pytest.mark.parametrize(
@@ -384,7 +389,7 @@ def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence
         "LEFT JOIN u ON u.a = r.a AND u.b = s.b AND u.c < t.b",
     ],
 )
-def test_what_holds_more_than_equalities_is_joined_in_turn(source: str) -> None:
+def test_cycles_with_other_conditions_are_not_probed(source: str) -> None:
     shape = shape_of(f"SELECT r.d FROM {source} GROUP BY r.d HAVING COUNT(*) > 1")
     nodes = shape.nodes if isinstance(shape, TreeShape) else ()
     assert all(node.circle is None for node in nodes)
@@ -404,7 +409,7 @@ def test_accesses_of_one_table_share_their_rows() -> None:
     assert indexes(query) == 3
 
 
-def test_what_is_probed_says_so() -> None:
+def test_probed_nodes_are_shown() -> None:
     shape = shape_of(PROBED_CASES["with a leaf"])
     nodes = tree_nodes(shape, {"r#1": "id"})
     assert [node.probed for node in nodes] == [len(node.bag) == 3 for node in nodes]

@@ -1,4 +1,4 @@
-"""Bags hung on a root, against definitions; shapes of queries, and what they mean as plans."""
+"""Rooted trees of bags, checked by definition; shapes of queries, checked by their lineage."""
 
 from __future__ import annotations
 
@@ -68,28 +68,30 @@ def random_hypergraphs(count: int, edges: int, classes: int) -> Iterator[tuple[B
 
 
 def check_rooted(bags: Sequence[Bag]) -> bool:
-    """One hypergraph, from every root; whether it is acyclic."""
+    """Check one hypergraph from every root. Returns whether it is acyclic."""
     expected = reference.is_acyclic(bags)
     assert (not without_ears(bags)) == expected
     for root in range(len(bags)):
         tree = rooted_at(root, bags)
         assert tree.root == root
         assert reference.has_running_intersection(bags, tree.parents) == expected
-        assert all(tree.depths[at] == len(tree.path_to_root(at)) - 1 for at in range(len(bags)))
+        assert all(
+            tree.depths[index] == len(tree.path_to_root(index)) - 1 for index in range(len(bags))
+        )
     return expected
 
 
 def merged(bags: Sequence[Bag], cores: Sequence[frozenset[int]]) -> list[Bag]:
-    parts: list[frozenset[int]] = [frozenset({at}) for at in range(len(bags))]
-    for own_core in cores:
-        touched = [part for part in parts if part & own_core]
-        parts = [part for part in parts if not part & own_core]
+    parts: list[frozenset[int]] = [frozenset({index}) for index in range(len(bags))]
+    for cyclic in cores:
+        touched = [part for part in parts if part & cyclic]
+        parts = [part for part in parts if not part & cyclic]
         parts.append(frozenset().union(*touched))
-    return [frozenset().union(*(bags[at] for at in part)) for part in parts]
+    return [frozenset().union(*(bags[index] for index in part)) for part in parts]
 
 
 def check_cores(bags: Sequence[Bag]) -> None:
-    """Each round of merging leaves fewer bags, and the last one none that are cyclic."""
+    """Each round of merging reduces the bags until none are cyclic."""
     left = list(bags)
     while not reference.is_acyclic(left):
         fewer = merged(left, cyclic_cores(left))
@@ -131,13 +133,13 @@ def test_all_hypergraphs_with_five_edges_over_five_classes() -> None:
         (("ab", "bc", "ca", "cx", "xy", "xz"), ["012"]),
     ],
 )
-def test_cores_leave_the_rest_alone(texts: tuple[str, ...], cores: list[str]) -> None:
-    """A triangle, a square, one with a tail, a dumbbell: the edge between is in neither."""
+def test_cyclic_cores_exclude_other_edges(texts: tuple[str, ...], cores: list[str]) -> None:
+    """A path, a triangle, a square, tails and a dumbbell, whose middle edge is in no core."""
     result = sorted("".join(map(str, sorted(core))) for core in cyclic_cores(bags_of(*texts)))
     assert result == cores
 
 
-def test_the_least_high_tree_is_taken_including_its_branches() -> None:
+def test_the_lowest_tree_is_chosen_counting_branches() -> None:
     path = bags_of("a", "ab", "bc", "cd", "d")
     assert best_rooted(range(5), path).root == 2
     assert best_rooted([0, 1], path).root == 1
@@ -148,25 +150,25 @@ def test_the_least_high_tree_is_taken_including_its_branches() -> None:
     assert best_rooted(range(2), bags_of("a", "a"), [0, 1]).root == 1
 
 
-def test_ties_go_to_the_nearest_parent_and_bags_without_a_shared_class_to_the_root() -> None:
+def test_parents_of_tied_and_unconnected_bags() -> None:
     star = bags_of("a", "a", "a", "a")
     assert rooted_at(0, star).parents == (None, 0, 0, 0)
-    # 1 and 2 share two classes with each other, so the one that comes first has the other below.
+    # 1 and 2 share two classes, so the first one is the parent of the other.
     pair = bags_of("a", "ab", "ab")
     assert rooted_at(0, pair).parents == (None, 0, 1)
     assert rooted_at(0, bags_of("a", "a", "b", "")).parents == (None, 0, 0, 0)
 
 
-def test_on_a_virtual_root_hang_bags_with_all_its_classes_only() -> None:
+def test_children_of_a_virtual_root_have_all_its_classes() -> None:
     bags = bags_of("ab", "abc", "ab", "ad", "d", "")
     tree = rooted_at(0, bags, is_virtual=True)
     assert reference.has_running_intersection(bags, tree.parents)
-    assert [at for at, parent in enumerate(tree.parents) if parent == 0] == [1, 2]
+    assert [index for index, parent in enumerate(tree.parents) if parent == 0] == [1, 2]
     assert rooted_at(0, bags).parents[3] == 0
 
 
-def test_a_virtual_root_costs_no_running_intersection() -> None:
-    """On all small hypergraphs and all sets of classes that two bags have."""
+def test_a_virtual_root_keeps_running_intersection() -> None:
+    """For random small hypergraphs and all sets of classes that two bags have."""
     tried = 0
     for bags, root in product(random_hypergraphs(400, 5, 4), subsets(4)):
         if not root or sum(root <= bag for bag in bags) < 2:
@@ -175,7 +177,11 @@ def test_a_virtual_root_costs_no_running_intersection() -> None:
         tree = rooted_at(0, every, is_virtual=True)
         is_right = reference.has_running_intersection(every, tree.parents)
         assert is_right == reference.is_acyclic(bags)
-        assert all(parent != 0 or root <= every[at] for at, parent in enumerate(tree.parents) if at)
+        assert all(
+            parent != 0 or root <= every[index]
+            for index, parent in enumerate(tree.parents)
+            if index
+        )
         tried += 1
     assert tried > 200
 
@@ -304,51 +310,51 @@ SELECT r.a FROM r JOIN s ON r.a = s.a JOIN t ON t.a = r.a AND t.b = s.b GROUP BY
 
 
 @pytest.mark.parametrize(("sql", "expected"), pairs(CASES))
-def test_the_shape_is_the_expected_one(sql: str, expected: str) -> None:
-    """`bag{kept}(child on key)`, `[kept]` a virtual root, `?` NULL equal to NULL; else the reason
-    and the part of the text that stands in the way."""
+def test_tree_shapes(sql: str, expected: str) -> None:
+    """`bag{kept}(child on key)`, `[kept]` a virtual root, `?` NULL equal to NULL; without a tree
+    the reason and the responsible part of the text."""
     assert drawn(sql) == expected
 
 
-def one_case(seed: int, seen: Counter[str]) -> None:
+def one_case(seed: int, counts: Counter[str]) -> None:
     rng = Random(seed)
     sql = JoinMaker(rng).sql()
     tables = random_tables(rng)
     try:
         root = core(sql)
     except QueryError as error:
-        seen[f"unread: {error.message}"[:60]] += 1
+        counts[f"unread: {error.message}"[:60]] += 1
         return
     assert branches_of(root) == (root,)
     shape = tree_shape(root)
     if isinstance(shape, NoTree):
-        seen[shape.reason] += 1
+        counts[shape.reason] += 1
         return
     check(shape)
-    wanted = annotate(root, tables)
+    expected = annotate(root, tables)
     result = annotate(rejoined(root, shape), tables)
-    assert result.lineage == wanted.lineage, (seed, sql)
+    assert result.lineage == expected.lineage, (seed, sql)
     if shape.aggregate is not None:
-        assert len(result.rows) == len(wanted.rows), (seed, sql)
-    seen[shape.mode] += 1
-    seen["virtual"] += shape.root.rows is None
-    seen["lineage"] += bool(wanted.lineage)
+        assert len(result.rows) == len(expected.rows), (seed, sql)
+    counts[shape.mode] += 1
+    counts["virtual"] += shape.root.rows is None
+    counts["lineage"] += bool(expected.lineage)
     for node in shape.nodes[:-1]:
-        seen[f"{node.edge} edge"] += 1
-        seen["merged bag"] += len(node.accesses) > 1
-        seen["null-safe key"] += any(node.null_safe)
-        seen["key of several columns"] += len(node.key) > 1
+        counts[f"{node.edge} edge"] += 1
+        counts["merged bag"] += len(node.accesses) > 1
+        counts["null-safe key"] += any(node.null_safe)
+        counts["key of several columns"] += len(node.key) > 1
 
 
 @random_cases(0, 49, 1_200, also="0-39 45 51 59 64 65 110 123 171 175 183 184 198")
-def test_shapes_joined_again(cases: Sequence[int]) -> None:
-    seen = seen_in(cases, one_case)
-    assert seen["ring"] > len(cases) // 4, seen
-    for what in ("bits", "virtual", "semi edge", "anti edge", "left edge", "merged bag"):
-        assert seen[what] > len(cases) // 130, (what, seen)
-    assert seen["null-safe key"] > len(cases) // 130
-    assert seen["key of several columns"] > len(cases) // 130
-    assert seen["lineage"] > len(cases) // 8
+def test_lineage_of_shapes(cases: Sequence[int]) -> None:
+    counts = seen_in(cases, one_case)
+    assert counts["ring"] > len(cases) // 4, counts
+    for kind in ("bits", "virtual", "semi edge", "anti edge", "left edge", "merged bag"):
+        assert counts[kind] > len(cases) // 130, (kind, counts)
+    assert counts["null-safe key"] > len(cases) // 130
+    assert counts["key of several columns"] > len(cases) // 130
+    assert counts["lineage"] > len(cases) // 8
 
 
 WORKLOADS = Path(__file__).parents[3] / "workloads"
@@ -454,14 +460,14 @@ def queries(workload: str) -> Mapping[str, QuerySpec]:
 
 @pytest.mark.parametrize(("name", "expected"), SHIPPED.items())
 def test_shipped_queries(name: str, expected: str) -> None:
-    """Where there is no tree, the reason alone."""
+    """Without a tree, only the reason is compared."""
     workload, _, query = name.partition("/")
     result = drawn(queries(workload)[query].sql, CATALOGS[workload])
     assert result.partition(":")[0] == expected
 
 
-def test_every_query_of_the_workloads_is_in_the_table() -> None:
-    """But for those that ask the same with another strategy."""
+def test_all_workload_queries_are_in_the_table() -> None:
+    """Except those that repeat a query with another strategy."""
     names = {
         f"{workload}/{name}"
         for workload in CATALOGS
@@ -473,5 +479,5 @@ def test_every_query_of_the_workloads_is_in_the_table() -> None:
 
 @pytest.mark.parametrize(("sql", "expected"), pairs(NETWORK))
 def test_social_networks(sql: str, expected: str) -> None:
-    """Paths, stars, circles, a dumbbell; the queries of messages and tags."""
+    """Paths, stars, cycles, a dumbbell; queries of messages and tags."""
     assert drawn(sql, SNB) == expected

@@ -1,4 +1,4 @@
-"""What goes wrong in a shape without being seen at once; exact columns; a tree in words."""
+"""Subtle errors in shapes; columns with bounds; trees as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.reference_plan import annotate
 HAVING = "GROUP BY r.d HAVING COUNT(*) > 1"
 
 
-def found(sql: str) -> TreeShape:
+def tree_of(sql: str) -> TreeShape:
     shape = shape_of(sql)
     assert isinstance(shape, TreeShape), shape
     return shape
@@ -48,26 +48,26 @@ def conditions(shape: TreeShape, access: str) -> list[str]:
 
 
 def null_safe(sql: str) -> list[tuple[bool, ...]]:
-    return [node.null_safe for node in found(sql).nodes[:-1]]
+    return [node.null_safe for node in tree_of(sql).nodes[:-1]]
 
 
-def test_which_columns_are_equal_and_what_null_is() -> None:
+def test_equal_columns_and_null_safety() -> None:
     both = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a JOIN t ON t.a <=> s.a {HAVING}"
     assert null_safe(both) == [(True,), (True,)]
     one = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a JOIN t ON t.a = s.a {HAVING}"
     assert null_safe(one) == [(False,), (False,)]
     twice = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a AND r.b = s.b {HAVING}"
     assert sorted(null_safe(twice)[0]) == [False, True]
-    plain = found(f"SELECT r.d FROM r JOIN s ON r.a = s.a AND r.b = s.a {HAVING}")
+    plain = tree_of(f"SELECT r.d FROM r JOIN s ON r.a = s.a AND r.b = s.a {HAVING}")
     assert [len(node.key) for node in plain.nodes[:-1]] == [1]
     assert len(conditions(plain, "r#1")) == 1
     assert " = " in conditions(plain, "r#1")[0]
-    safe = found(f"SELECT r.d FROM r JOIN s ON r.a <=> s.a AND r.b <=> s.a {HAVING}")
+    safe = tree_of(f"SELECT r.d FROM r JOIN s ON r.a <=> s.a AND r.b <=> s.a {HAVING}")
     assert " <=> " in conditions(safe, "r#1")[0]
 
 
-def test_relations_of_a_bag_are_equal_by_what_lies_outside_it() -> None:
-    """`r` and `s` are one bag and have the column of `t` both, though no condition says so."""
+def test_bags_apply_equalities_implied_by_other_tables() -> None:
+    """`r` and `s` are one bag. Both equal the column of `t`, though no condition compares them."""
     sql = f"SELECT r.d FROM r, s, t WHERE r.a = t.a AND s.a = t.a AND r.b < s.b {HAVING}"
     assert drawn(sql) == "ring r+s{a,d}(t{a} on a)"
     tables = {
@@ -93,12 +93,12 @@ def test_relations_of_a_bag_are_equal_by_what_lies_outside_it() -> None:
         ("r.rate = s.rate", "ring r{rate,d}(s{rate} on rate)"),
     ],
 )
-def test_integral_types_are_one_and_others_must_be_the_same(condition: str, expected: str) -> None:
+def test_only_integral_types_join_with_other_types(condition: str, expected: str) -> None:
     assert drawn(f"SELECT r.d FROM r JOIN s ON {condition} {HAVING}") == expected
 
 
-def test_groups_of_another_type_and_cross_joins_have_keys_of_their_own() -> None:
-    shape = found("SELECT r.i FROM r JOIN s ON r.i = s.a GROUP BY r.i, s.a HAVING COUNT(*) > 1")
+def test_keys_of_groups_with_another_type_and_of_cross_joins() -> None:
+    shape = tree_of("SELECT r.i FROM r JOIN s ON r.i = s.a GROUP BY r.i, s.a HAVING COUNT(*) > 1")
     assert shape.root.rows is None
     assert shape.groups == (0, 0)
     assert shape.root.key == (0,)
@@ -174,7 +174,7 @@ q ON r.a = q.a GROUP BY r.d HAVING MAX(q.x) > 1
 
 
 @pytest.mark.parametrize(("sql", "expected"), pairs(SHAPES))
-def test_the_shape_of_each_is(sql: str, expected: str) -> None:
+def test_tree_shapes(sql: str, expected: str) -> None:
     assert drawn(sql) == expected
 
 
@@ -194,10 +194,8 @@ def test_the_shape_of_each_is(sql: str, expected: str) -> None:
         ("SUM(s.b + r.b)", False),
     ],
 )
-def test_an_argument_that_is_not_null_without_a_partner_needs_the_padded_rows(
-    call: str, is_edge: bool
-) -> None:
-    """Padding gives such an argument a value, of which an edge knows nothing."""
+def test_arguments_with_a_value_on_padding_need_padded_rows(call: str, is_edge: bool) -> None:
+    """Padding gives such an argument a value, which an edge cannot represent."""
     sql = f"SELECT r.d FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.d HAVING {call} > 3"
     shape = shape_of(sql)
     assert isinstance(shape, TreeShape) == is_edge
@@ -215,7 +213,7 @@ def test_an_argument_that_is_not_null_without_a_partner_needs_the_padded_rows(
         "GROUP BY s.d",
     ],
 )
-def test_what_reads_the_padded_side_above_the_join_puts_it_into_the_bag(above: str) -> None:
+def test_reading_the_padded_side_above_merges_the_bags(above: str) -> None:
     sql = f"SELECT 1 FROM r LEFT JOIN s ON r.a = s.a {above} HAVING COUNT(*) > 3"
     shape = shape_of(sql)
     if isinstance(shape, TreeShape):
@@ -235,7 +233,7 @@ def test_what_reads_the_padded_side_above_the_join_puts_it_into_the_bag(above: s
         "EXISTS (SELECT 1 FROM t WHERE t.name = r.c)",
     ],
 )
-def test_other_joins_that_ask_for_more_are_inside_the_bag(exists: str) -> None:
+def test_semi_joins_with_other_conditions_merge_bags(exists: str) -> None:
     sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a WHERE {exists} {HAVING}"
     assert drawn(sql) == "ring r+t{a,d}(s{a} on a)"
 
@@ -254,7 +252,7 @@ def test_other_joins_that_ask_for_more_are_inside_the_bag(exists: str) -> None:
         ("SUM(CAST(s.cost AS DOUBLE))", False),
     ],
 )
-def test_what_may_fail_waits_for_the_joins(call: str, is_late: bool) -> None:
+def test_fallible_arguments_prevent_a_tree(call: str, is_late: bool) -> None:
     sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING {call} > 3"
     shape = shape_of(sql)
     assert isinstance(shape, NoTree) == is_late
@@ -263,7 +261,7 @@ def test_what_may_fail_waits_for_the_joins(call: str, is_late: bool) -> None:
 
 
 @pytest.mark.parametrize("truth", ["1 = 2", "1 = 1"])
-def test_conditions_without_a_column_are_met_once(truth: str) -> None:
+def test_constant_conditions_are_applied(truth: str) -> None:
     sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a AND {truth} GROUP BY r.d HAVING COUNT(*) > 0"
     row = {**{column.name: None for column in CATALOG["r"]}, "a": 1, "d": 1}
     tables = {"r": [row], "s": [row]}
@@ -289,11 +287,11 @@ def test_conditions_without_a_column_are_met_once(truth: str) -> None:
         "SELECT r.d FROM r JOIN s ON r.a = s.a QUALIFY SUM(s.b) OVER (PARTITION BY r.d) > 2",
     ],
 )
-def test_what_needs_each_groups_rows_has_no_tree(sql: str) -> None:
+def test_blocks_not_at_the_top_have_no_tree(sql: str) -> None:
     assert blamed(sql)[0] is Reason.NOT_AT_THE_TOP
 
 
-def test_branches_of_unions_have_trees_of_their_own_and_no_last_limit() -> None:
+def test_union_branches_have_separate_trees() -> None:
     one, other = (
         f"SELECT {x}.d FROM {x} JOIN {y} ON {x}.a = {y}.a" for x, y in (("r", "s"), ("t", "u"))
     )
@@ -317,8 +315,8 @@ JOINED = (
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", JOINED)
 @pytest.mark.parametrize("end", ["", " GROUP BY r.e HAVING SUM(u.f) > 1"])
-def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], end: str) -> None:
-    """It only chooses among trees of the same bags and height."""
+def test_the_order_in_from_does_not_matter(parts: tuple[str, ...], end: str) -> None:
+    """It only chooses among trees with the same bags and height."""
     rng = Random(f"{parts} {end}")
     result = set()
     for order in rng.sample([*permutations("rstu")], 8):
@@ -334,8 +332,8 @@ def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], en
     assert len(result) == 1
 
 
-def test_names_change_nothing() -> None:
-    """Neither those that a query gives its relations nor those that tables have."""
+def test_names_do_not_matter() -> None:
+    """Neither aliases nor table names."""
     plain = (
         "SELECT 1 FROM r JOIN s ON r.a = s.a JOIN t ON t.b = s.b GROUP BY r.a HAVING SUM(t.c) > 1"
     )
@@ -371,7 +369,7 @@ SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP B
         ("SELECT STDDEV(b) AS d, AVG(cost) AS e, SUM(cost) AS f FROM r", "d"),
     ],
 )
-def test_the_columns_with_a_bound(sql: str, expected: str) -> None:
+def test_bounded_columns(sql: str, expected: str) -> None:
     root = parse_query(sql, CATALOG).root
     result = bounded_columns(root)
     assert [a.name for a in root.attributes if a.id in result] == expected.split()
@@ -392,7 +390,7 @@ def ranges(sql: str, **sketched: str) -> dict[tuple[str, ...], list[str]]:
     return {node.bag: [how for _, how in node.ranges] for node in nodes if node.ranges}
 
 
-def test_roots_are_columns_one_group_or_a_relation() -> None:
+def test_text_of_each_kind_of_root() -> None:
     sql = "SELECT r.a FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 100"
     assert lines(sql, s="c", r="a") == (
         "[a]  groups\n"
@@ -406,7 +404,7 @@ def test_roots_are_columns_one_group_or_a_relation() -> None:
     assert lines(one).startswith("r  one group  keeps a\n")
 
 
-def test_nodes_stand_below_their_parents() -> None:
+def test_text_shows_the_hierarchy() -> None:
     sql = (
         "SELECT r.d FROM r JOIN s ON r.a = s.a LEFT JOIN u ON u.c = r.c "
         "WHERE NOT EXISTS (SELECT 1 FROM t JOIN v ON t.b <=> v.b WHERE t.a = s.c) "
@@ -425,7 +423,7 @@ def test_nodes_stand_below_their_parents() -> None:
     assert [node.edge for node in nodes] == ["", "inner", "anti", "inner", "left"]
 
 
-def test_a_kept_column_tells_the_range_of_its_own_rows_only() -> None:
+def test_ranges_are_known_by_column_or_counted() -> None:
     sql = "SELECT r.d FROM r JOIN s ON r.a = s.a JOIN t ON t.b = r.b"
     assert ranges(sql, r="a", s="a", t="d") == {
         ("r",): ["by column"],
@@ -435,7 +433,7 @@ def test_a_kept_column_tells_the_range_of_its_own_rows_only() -> None:
     bag = "SELECT r.d FROM r JOIN s ON r.c < s.c JOIN t ON t.b = r.b AND t.a = s.a"
     assert ranges(bag, r="b", s="a") == {("r", "s"): ["by column", "by column"]}
     assert ranges(bag, r="a", s="b") == {("r", "s"): ["counted", "counted"]}
-    # A padded row has NULL in the column and no row of the table; a group has rows of several.
+    # A padded row has NULL in the column but no row of the table. A group has several rows.
     padded = "SELECT 1 FROM r LEFT JOIN s ON r.a = s.a JOIN t ON t.b <=> s.b"
     assert ranges(padded, r="a", s="b") == {("r", "s"): ["counted", "counted"]}
     grouped = "SELECT 1 FROM (SELECT a, COUNT(*) AS n FROM r GROUP BY a) q JOIN t ON t.a = q.a"

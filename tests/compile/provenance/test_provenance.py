@@ -1,4 +1,4 @@
-"""Derivations of rows against all subsets of small tables; absorption beside ranks."""
+"""Derivations of rows, checked over subsets of small tables; absorption compared with ranks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ CATALOG, WEIGHTED = (
 )
 FIRST = {"links": 0, "seeds": 100}
 """The number of each table's first row."""
-MADE = 1000
+FIRST_DERIVED = 1000
 
 LINES = {
     **{name: QUERIES[name] for name in ("reach", "right-linear", "IN")},
@@ -81,7 +81,7 @@ LINES = {
     "filtered": "SELECT a, b + 1 AS c FROM links WHERE a < b",
     "distinct": "SELECT DISTINCT a FROM links",
 }
-"""Queries of which some rows at least have a smallest set by a shortest derivation."""
+"""Queries for which a shortest derivation gives the smallest set of at least some rows."""
 OTHERS = {
     **{name: QUERIES[name] for name in ("closure", "same generation", "branches")},
     "levels": QUERIES["levels"].replace("k < 3", "k < 4"),
@@ -126,13 +126,13 @@ def some_tables(rng: random.Random) -> SmallTables:
 
 
 def numbers_of(tables: SmallTables) -> list[int]:
-    return [FIRST[name] + at for name, rows in tables.items() for at in range(len(rows))]
+    return [FIRST[name] + index for name, rows in tables.items() for index in range(len(rows))]
 
 
 def of_numbers(tables: SmallTables, numbers: Collection[int]) -> SmallTables:
-    """The tables with these rows alone."""
+    """The tables with only these rows."""
     return {
-        name: [row for at, row in enumerate(rows) if FIRST[name] + at in numbers]
+        name: [row for index, row in enumerate(rows) if FIRST[name] + index in numbers]
         for name, rows in tables.items()
     }
 
@@ -151,21 +151,21 @@ def derivations(
         )
         for scan in root.scans
     }
-    made = made_rows(root, arrow, MADE, limits=limits)
-    columns = [column.to_arrow().to_pylist() for column in made.columns]
-    for number, row in zip(made.numbers.tolist(), zip(*columns, strict=True), strict=True):
-        yield row, derivation_of(made.makings, number, MADE, budget)
+    derived = made_rows(root, arrow, FIRST_DERIVED, limits=limits)
+    columns = [column.to_arrow().to_pylist() for column in derived.columns]
+    for number, row in zip(derived.numbers.tolist(), zip(*columns, strict=True), strict=True):
+        yield row, derivation_of(derived.makings, number, FIRST_DERIVED, budget)
 
 
 def derives(root: p.Plan, tables: SmallTables, numbers: Collection[int], row: Value) -> bool:
-    """Whether these rows alone give the row, by the reference."""
+    """Whether the reference derives the row from these rows."""
     return row in evaluate(root, of_numbers(tables, numbers))
 
 
 def all_derivations(
     root: p.Plan, tables: SmallTables, budget: int = 10**6
 ) -> dict[Value, Derivation]:
-    """That of each row, each of which gives the row by itself."""
+    """The derivation of each row, checked to be sufficient."""
     result = dict(derivations(root, tables, budget))
     assert result.keys() == set(evaluate(root, tables))
     assert all(derives(root, tables, one.rows, row) for row, one in result.items())
@@ -179,7 +179,7 @@ def plan_of(sql: str) -> p.Plan:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*LINES, *OTHERS])
 @random_seeds(2, 3, 24)
-def test_a_smallest_set_is_one(name: str, seed: int) -> None:
+def test_smallest_sets_are_minimum(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed}")
     root, tables = plan_of({**LINES, **OTHERS}[name]), some_tables(rng)
     for row, derivation in all_derivations(root, tables).items():
@@ -191,32 +191,31 @@ def test_a_smallest_set_is_one(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 @random_seeds(2, 4, 24)
-def test_without_a_search_no_row_can_be_left_out(name: str, seed: int) -> None:
+def test_minimal_sets_need_every_row(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed} minimal")
     root, tables = plan_of(OTHERS[name]), some_tables(rng)
     for row, derivation in all_derivations(root, tables, budget=-1).items():
-        for left_out in derivation.rows if derivation.claim is Claim.MINIMAL else ():
-            rest = set(derivation.rows) - {left_out}
+        for removed in derivation.rows if derivation.claim is Claim.MINIMAL else ():
+            rest = set(derivation.rows) - {removed}
             assert not derives(root, tables, rest, row)
 
 
 @pytest.mark.parametrize("name", GROUPED)
 @random_seeds(2, 4, 24)
-def test_of_groups_all_rows_are_told(name: str, seed: int) -> None:
-    """They give the row with any others of other groups away, as with all of them there."""
+def test_groups_report_all_rows(name: str, seed: int) -> None:
+    """They derive the row with or without the rows of other groups."""
     rng = random.Random(f"{name} {seed} groups")
     root, tables = plan_of(GROUPED[name]), some_tables(rng)
     result = all_derivations(root, tables)
     for row, derivation in result.items() if name in ("sums", "having") else ():
         links = enumerate(tables["links"])
-        assert derivation.rows == tuple(at for at, link in links if link["a"] == row[0])
+        assert derivation.rows == tuple(index for index, link in links if link["a"] == row[0])
         assert derivation.claim is Claim.GROUP
 
 
-def test_two_rows_made_of_one_use_its_rows_once() -> None:
-    """The derivation with the fewest uses has four rows; one that uses three of them twice has
-    three."""
-    made = MakingList()
+def test_rows_of_a_shared_body_count_once() -> None:
+    """The derivation with the fewest uses has four rows; one that uses rows twice has three."""
+    makings = MakingList()
     target, left, right, shared, other = range(100, 105)
     for head, *bodies in (
         (target, left, right),
@@ -226,10 +225,10 @@ def test_two_rows_made_of_one_use_its_rows_once() -> None:
         (target, other),
         (other, 3, 4, 5, 6),
     ):
-        made.add(np.array([head]), np.array([bodies]))
-    derivation = derivation_of(made.whole(), target, 100)
+        makings.add(np.array([head]), np.array([bodies]))
+    derivation = derivation_of(makings.whole(), target, 100)
     assert derivation == Derivation((0, 1, 2), Claim.SMALLEST, 7)
-    unproved = derivation_of(made.whole(), target, 100, budget=-1)
+    unproved = derivation_of(makings.whole(), target, 100, budget=-1)
     assert unproved == Derivation((3, 4, 5, 6), Claim.MINIMAL, 7)
 
 
@@ -244,20 +243,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_what_is_not_traced_is_named(sql: str) -> None:
+def test_untraceable_plans_are_refused(sql: str) -> None:
     root = plan_of(sql)
     with pytest.raises(BlockedError, match=REFUSED[sql]) as raised:
         list(derivations(root, {"links": [], "seeds": []}))
     assert raised.value.span is not None
 
 
-def test_the_links_of_a_long_chain_are_its_derivation() -> None:
-    """A shortest derivation, without a search, however long it is; beside it a longer way."""
-    links = [{"a": at, "b": at + 1} for at in range(90)]
+def test_a_long_chain_is_derived_without_a_search() -> None:
+    """The shortest derivation is found without a search, although there is a longer path."""
+    links = [{"a": node, "b": node + 1} for node in range(90)]
     longer = [{"a": 0, "b": -1}, {"a": -1, "b": -2}, {"a": -2, "b": 1}]
     tables = {"links": [*longer, *links], "seeds": [{"a": 0}]}
-    made = dict(derivations(plan_of(LINES["reach"]), tables, budget=-1))
-    derivation = made[(90,)]
+    derived = dict(derivations(plan_of(LINES["reach"]), tables, budget=-1))
+    derivation = derived[(90,)]
     assert derivation.claim is Claim.SMALLEST
     assert derivation.rows == (FIRST["seeds"], *range(3, 93))
     assert derivation.lineage == 94
@@ -282,7 +281,7 @@ def best(sql: str, tables: SmallTables, limits: Limits) -> dict[Value, Derivatio
 
 
 def least_costs(tables: SmallTables) -> dict[Node, int | None]:
-    """The least cost to each node that is reached; None where each way there has a NULL."""
+    """The least cost of each reached node; None if every path to it has a NULL."""
     known: dict[Node, int] = {seed["a"]: 0 for seed in tables["seeds"]}
     reached = set(known)
     for _ in range(len(tables["links"]) + 1):
@@ -310,7 +309,7 @@ def some_weighted_tables(rng: random.Random) -> SmallTables:
 
 @pytest.mark.parametrize("sql", [CHEAPEST, FALLING])
 @random_seeds(10, 15, 120)
-def test_circles_have_an_end_and_rows_told_give_the_row(sql: str, seed: int) -> None:
+def test_derivations_of_best_values_over_cycles(sql: str, seed: int) -> None:
     tables = some_weighted_tables(random.Random(f"{seed} best"))
     sign, costs = 1 if sql is CHEAPEST else -1, least_costs(tables)
     result = best(sql, tables, Limits(rounds=4 * len(tables["links"]), rows=10_000))
@@ -322,14 +321,14 @@ def test_circles_have_an_end_and_rows_told_give_the_row(sql: str, seed: int) -> 
 SEED: list[SmallRow] = [{"a": 1}]
 
 
-def test_ways_that_are_beaten_are_not_told() -> None:
+def test_beaten_paths_are_not_reported() -> None:
     tables = {"links": links_of((1, 2, 1), (1, 3, 5), (3, 2, 5), (2, 1, 0)), "seeds": SEED}
     result = best(CHEAPEST, tables, Limits(rounds=20))
     assert (result[2, 1].rows, result[2, 1].claim) == ((0, FIRST["seeds"]), Claim.GROUP)
     assert result[3, 5].rows == (1, FIRST["seeds"])
 
 
-def test_what_has_no_end_goes_as_far_as_it_is_told() -> None:
+def test_endless_recursion_stops_at_the_limit() -> None:
     endless = (
         "WITH RECURSIVE r(n) AS (SELECT a FROM seeds UNION SELECT n + 1 FROM r) SELECT n FROM r"
     )
@@ -337,8 +336,8 @@ def test_what_has_no_end_goes_as_far_as_it_is_told() -> None:
         best(endless, {"links": [], "seeds": SEED}, Limits(rounds=7))
 
 
-def test_rows_without_a_value_stay_where_better_ones_come_of_them() -> None:
-    """GREATEST leaves NULL out: along the way without a cost 3 is reached at 1, not at 5."""
+def test_null_rows_are_kept_if_better_rows_derive_from_them() -> None:
+    """GREATEST ignores NULL: by the link without a cost, 3 is reached at 1, not at 5."""
     widest = (
         "WITH RECURSIVE r(n, c) AS (SELECT l.b, l.w FROM seeds s JOIN links l ON s.a = l.a UNION"
         " SELECT l.b, GREATEST(r.c, l.w) FROM r JOIN links l ON r.n = l.a)"
@@ -351,22 +350,22 @@ def test_rows_without_a_value_stay_where_better_ones_come_of_them() -> None:
 
 
 MOST_CHECKED = 6
-"""Rows of an answer that are looked at."""
+"""How many rows of an answer are checked."""
 
 
 def starts_of(trial: Trial) -> tuple[dict[str, int], int]:
-    """The number of each table's first row, and the first that no row has."""
+    """The number of each table's first row, and the first unused number."""
     names = list(dict.fromkeys(scan.table for scan in trial.root.scans))
     sizes = [len(trial.tables[name]) for name in names]
     ends = np.cumsum(sizes).tolist()
     return dict(zip(names, [0, *ends[:-1]], strict=True)), ends[-1]
 
 
-def kept(trial: Trial, starts: dict[str, int], numbers: Collection[int]) -> Tables:
-    """The tables with these rows alone."""
-    wanted = set(numbers)
+def restricted_tables(trial: Trial, starts: dict[str, int], numbers: Collection[int]) -> Tables:
+    """The tables with only these rows."""
+    included = set(numbers)
     return {
-        name: [row for at, row in enumerate(rows) if starts.get(name, 0) + at in wanted]
+        name: [row for index, row in enumerate(rows) if starts.get(name, 0) + index in included]
         for name, rows in trial.tables.items()
     }
 
@@ -382,7 +381,7 @@ def is_refused(node: p.Plan) -> bool:
     return isinstance(node, p.TopK | p.Window)
 
 
-def check(trial: Trial, seen: Counter[str], label: str) -> None:
+def check(trial: Trial, counts: Counter[str], label: str) -> None:
     starts, first = starts_of(trial)
     try:
         expected = evaluate(trial.root, trial.tables)
@@ -394,33 +393,37 @@ def check(trial: Trial, seen: Counter[str], label: str) -> None:
         for scan in root.scans
     }
     try:
-        made = made_rows(root, arrow, first)
+        derived = made_rows(root, arrow, first)
     except BlockedError:
-        seen["refused"] += 1
-        seen["named"] += any(map(is_refused, root.walk()))
+        counts["refused"] += 1
+        counts["named"] += any(map(is_refused, root.walk()))
         return
     except (EvaluationError, NotExactError):
-        seen["failed"] += 1
+        counts["failed"] += 1
         return
-    seen["traced"] += 1
-    columns = [column.to_pylist() for column in made.to_arrow(root.attributes, "UTC").columns]
-    keys = list(map(key_of, zip(*columns, strict=True))) if columns else [()] * len(made.numbers)
+    counts["traced"] += 1
+    columns = [column.to_pylist() for column in derived.to_arrow(root.attributes, "UTC").columns]
+    keys = list(map(key_of, zip(*columns, strict=True))) if columns else [()] * len(derived.numbers)
     assert set(keys) == set(map(key_of, expected)), label
     assert len(set(keys)) == len(keys), label
-    for key, number in list(zip(keys, made.numbers.tolist(), strict=True))[:MOST_CHECKED]:
-        derivation = derivation_of(made.makings, number, first, 200_000)
-        seen[derivation.claim] += 1
-        over = set(map(key_of, evaluate(trial.root, kept(trial, starts, derivation.rows))))
-        assert key in over, (label, key, derivation)
+    for key, number in list(zip(keys, derived.numbers.tolist(), strict=True))[:MOST_CHECKED]:
+        derivation = derivation_of(derived.makings, number, first, 200_000)
+        counts[derivation.claim] += 1
+        answers = set(
+            map(key_of, evaluate(trial.root, restricted_tables(trial, starts, derivation.rows)))
+        )
+        assert key in answers, (label, key, derivation)
         if derivation.claim is not Claim.GROUP:
-            for left_out in derivation.rows:
-                rest = set(derivation.rows) - {left_out}
-                less = map(key_of, evaluate(trial.root, kept(trial, starts, rest)))
-                assert key not in set(less), (label, key, derivation)
+            for removed in derivation.rows:
+                rest = set(derivation.rows) - {removed}
+                remaining = map(
+                    key_of, evaluate(trial.root, restricted_tables(trial, starts, rest))
+                )
+                assert key not in set(remaining), (label, key, derivation)
 
 
 def key_of(row: tuple[object, ...]) -> tuple[object, ...]:
-    """A row as DISTINCT tells rows apart: NaN is NaN, 0.0 is -0.0; doubles but for last digits."""
+    """A row as DISTINCT compares rows: NaN = NaN, 0.0 = -0.0; doubles are rounded."""
     return tuple(
         "NaN" if value != value else float(f"{value:.9g}") if isinstance(value, float) else value
         for value in row
@@ -429,24 +432,24 @@ def key_of(row: tuple[object, ...]) -> tuple[object, ...]:
 
 @random_cases(0, 16, 4_000, also="3 5 10 11 22 23 26 28 29 40 49 50 55 63 65 67 91 98")
 def test_random_plans(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for case in cases:
-        check(make_trial(case), seen, f"trial {case}")
-        check(make_fixpoint_trial(case), seen, f"fixpoint {case}")
-    assert seen["traced"] > len(cases) // 4, seen
-    assert seen[Claim.SMALLEST] > len(cases) // 8, seen
-    assert seen[Claim.GROUP] > len(cases) // 8, seen
+        check(make_trial(case), counts, f"trial {case}")
+        check(make_fixpoint_trial(case), counts, f"fixpoint {case}")
+    assert counts["traced"] > len(cases) // 4, counts
+    assert counts[Claim.SMALLEST] > len(cases) // 8, counts
+    assert counts[Claim.GROUP] > len(cases) // 8, counts
 
 
 REFUSED_PROVENANCE = {"optional side": "a left outer join"}
-"""Recursive queries that cannot be kept so, and what of them is named."""
+"""Recursive queries that absorption does not support, and the operator named in the error."""
 NAMES = [n for n, sql in QUERIES.items() if "RECURSIVE" in sql and n not in REFUSED_PROVENANCE]
 SHIPS = [Absorbs(ship, 100_000) for ship in Shipping]
 ships = pytest.mark.parametrize("absorbs", SHIPS, ids=[str(one.ship) for one in SHIPS])
 
 
 def grounded(numbers: list[int]) -> Grounded:
-    """A derivation of which the head comes first: rows have even numbers, leaves odd ones."""
+    """A derivation from its numbers, head first. Rows have even numbers, leaves odd ones."""
     head, *parts = (number for number in numbers if number >= 0)
     bodies, leaves = ([part for part in parts if part % 2 == odd] for odd in (0, 1))
     return Grounded(head, tuple(bodies), tuple(leaves))
@@ -468,9 +471,9 @@ def operators(query: MaintainedQuery) -> list[AbsorbedFixpoint]:
 @with_diagrams
 @pytest.mark.parametrize("name", NAMES)
 @random_cases(1, 3, 60)
-def test_nothing_that_goes_out_differs(name: str, cases: range) -> None:
+def test_absorption_matches_ranks(name: str, cases: range) -> None:
     for seed in cases:
-        # Both ways of shipping are tried in turns, with an answer and without.
+        # Alternate between both ways of shipping, with and without an answer.
         turn = NAMES.index(name) + seed
         compared(name, SHIPS[turn % 2], seed, with_answer=turn // 2 % 2 == 0)
 
@@ -490,7 +493,7 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
         try:
             query.step(changes)
         except EvaluationError as error:
-            # Whole functions may be larger than there is room for.
+            # Whole functions may exceed the memory limit.
             is_known = (name, absorbs.ship) == ("same generation", Shipping.EAGER)
             if not is_known or error.code != PROVENANCE_TOO_LARGE:
                 raise
@@ -501,12 +504,12 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
         if with_answer:
             assert kept_rows(query) == kept_rows(ranked)
         for operator in operators(query):
-            held = operator.absorption
+            absorption = operator.absorption
             rows = operator.rows.whole()
             numbers = rows.columns["number"].values.tolist() if len(rows) else []
-            assert sorted(held.rows) == sorted(numbers)
+            assert sorted(absorption.rows) == sorted(numbers)
             known = set(map(grounded, operator.numbers().tolist()))
-            assert {*derivations_in(held)} == known
+            assert {*derivations_in(absorption)} == known
         if rng.random() < 0.3:
             query = restored(
                 query,
@@ -517,7 +520,7 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
 
 @with_diagrams
 @ships
-def test_rows_that_were_never_there_cannot_go(absorbs: Absorbs) -> None:
+def test_deleting_missing_rows_fails(absorbs: Absorbs) -> None:
     query = MaintainedQuery(case_of("reach").compiled(with_answer=False, absorbs=absorbs))
     seed, other = {"a": 1, "f": 0}, {"a": 2, "f": 0}
     query.load([("seeds", DRAWN.change_of("seeds", [seed, other, other], [1, 1, 1]).rows)])
@@ -526,14 +529,14 @@ def test_rows_that_were_never_there_cannot_go(absorbs: Absorbs) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED_PROVENANCE)
-def test_what_has_no_functions_is_named(name: str) -> None:
+def test_unsupported_plans_are_refused(name: str) -> None:
     with pytest.raises(BlockedError, match=REFUSED_PROVENANCE[name]) as raised:
         case_of(name).compiled(with_answer=False, absorbs=SHIPS[0])
     assert raised.value.span is not None
 
 
-def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
-    """A random plan over tables that change, kept by ranks and by either way of shipping."""
+def one_plan(seed: int, counts: Counter[str], *, is_keyed: bool) -> None:
+    """A random plan over changing tables, maintained by ranks and by both ways of shipping."""
     trial = (make_keyed_trial if is_keyed else make_fixpoint_trial)(seed)
     rng = random.Random(seed)
     root = apply_rules(trial.root)
@@ -541,9 +544,9 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
         return
     verdict = check_safety(p.Query("", root), trial.sketched, trial.facts)
     if not verdict.safe:
-        seen["not sketched"] += 1
+        counts["not sketched"] += 1
         return
-    made = partial(
+    compiled = partial(
         compile_plan,
         root,
         partitions_of(trial),
@@ -553,8 +556,8 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
     spare = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     try:
-        ranked = MaintainedQuery(made())
-        queries = [MaintainedQuery(made(absorbs=absorbs)) for absorbs in SHIPS]
+        ranked = MaintainedQuery(compiled())
+        queries = [MaintainedQuery(compiled(absorbs=absorbs)) for absorbs in SHIPS]
         stores = [Stored() for _ in SHIPS]
         whole = [(name, table_of(name, tables[name])) for name in ranked.compiled.tables]
         for one in (ranked, *queries):
@@ -563,36 +566,36 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
             changes = changes_of(rng, ranked.compiled.tables, tables, spare)
             read, before = partial(whole_table, tables), ranked.ranges()
             ranked.step(changes, read)
-            for at, (query, absorbs) in enumerate(zip(queries, SHIPS, strict=True)):
+            for index, (query, absorbs) in enumerate(zip(queries, SHIPS, strict=True)):
                 assert query.ranges() == before, (seed, absorbs)
                 query.step(changes, read)
                 assert query.ranges() == ranked.ranges(), (seed, absorbs)
-                seen["compared"] += 1
+                counts["compared"] += 1
                 if rng.random() < 0.3:
-                    queries[at] = restored(
-                        query, stores[at], MaintainedQuery(made(absorbs=absorbs))
+                    queries[index] = restored(
+                        query, stores[index], MaintainedQuery(compiled(absorbs=absorbs))
                     )
     except BlockedError as blocked:
-        seen[f"blocked: {'left' if 'join' in blocked.message else blocked.message}"] += 1
+        counts[f"blocked: {'left' if 'join' in blocked.message else blocked.message}"] += 1
     except (EvaluationError, NotExactError, UnsupportedError) as error:
-        seen[f"failed: {type(error).__name__}"] += 1
+        counts[f"failed: {type(error).__name__}"] += 1
 
 
 @with_diagrams
 @random_cases(0, 6, 600, also="5 11 22 31 44 49 66 78")
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
-    of_random_plans(cases, is_keyed=False)
+    check_random_plans(cases, is_keyed=False)
 
 
 @with_diagrams
 @random_cases(0, 6, 600, also="6 9 37 59 63 70 72")
-def test_sketches_of_random_plans_that_are_keyed(cases: Sequence[int]) -> None:
-    of_random_plans(cases, is_keyed=True)
+def test_sketches_of_random_keyed_plans(cases: Sequence[int]) -> None:
+    check_random_plans(cases, is_keyed=True)
 
 
-def of_random_plans(cases: Sequence[int], *, is_keyed: bool) -> None:
-    seen = seen_in(cases, partial(one_plan, is_keyed=is_keyed))
-    assert seen["compared"] > 2 * len(cases), seen
+def check_random_plans(cases: Sequence[int], *, is_keyed: bool) -> None:
+    counts = seen_in(cases, partial(one_plan, is_keyed=is_keyed))
+    assert counts["compared"] > 2 * len(cases), counts
 
 
 TRACED = (
@@ -607,18 +610,18 @@ TRACED = (
     "a constant",
     "constants",
 )
-TablesOfKept = Mapping[str, list[Row]]
+TablesOfCase = Mapping[str, list[Row]]
 
 
 def stepped(
     name: str, absorbs: Absorbs, rng: random.Random
-) -> tuple[Case, p.Plan, AbsorbedRows, TablesOfKept]:
-    """A query after some batches, its fixpoint's plan, and what it was fed with."""
+) -> tuple[Case, p.Plan, AbsorbedRows, TablesOfCase]:
+    """A query after some batches, its fixpoint's plan, and the tables."""
     case = case_of(name)
     query = MaintainedQuery(case.compiled(with_answer=False, absorbs=absorbs))
     tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
     query.load(DRAWN.whole(tables))
-    # Whole functions of the same generation soon take more room than there is.
+    # Whole functions of "same generation" soon exceed the memory limit.
     most = 3 if name == "same generation" else 6
     for _ in range(4):
         changes = {
@@ -633,22 +636,22 @@ def stepped(
     return case, node, absorbed, tables
 
 
-def from_tables(node: p.Plan, tables: TablesOfKept) -> tuple[Made, int]:
-    """All makings from the tables, each copy a row of its own."""
-    own, first = {}, 0
+def derived_from_tables(node: p.Plan, tables: TablesOfCase) -> tuple[Made, int]:
+    """All derivations from the tables. Each copy is a separate row."""
+    arrow, first = {}, 0
     for table, rows in tables.items():
-        own[table] = numbered(arrow_rows(DRAWN.catalog[table], rows), first)
+        arrow[table] = numbered(arrow_rows(DRAWN.catalog[table], rows), first)
         first += len(rows)
-    result = {scan.access: own[scan.table] for scan in node.scans}
+    result = {scan.access: arrow[scan.table] for scan in node.scans}
     return made_rows(node, result, first), first
 
 
-def rows_of(made: Made) -> dict[tuple[object, ...], int]:
-    columns = [column.to_arrow().to_pylist() for column in made.columns]
-    return dict(zip(zip(*columns, strict=True), made.numbers.tolist(), strict=True))
+def rows_of(derived: Made) -> dict[tuple[object, ...], int]:
+    columns = [column.to_arrow().to_pylist() for column in derived.columns]
+    return dict(zip(zip(*columns, strict=True), derived.numbers.tolist(), strict=True))
 
 
-def over(node: p.Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[object, ...]]:
+def evaluated(node: p.Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[object, ...]]:
     return Counter(evaluate(node, tables))
 
 
@@ -656,82 +659,80 @@ def over(node: p.Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[obj
 @ships
 @pytest.mark.parametrize("name", TRACED)
 @random_seeds(1, 1, 40)
-def test_the_state_gives_what_derives_a_row_and_what_is_left_without_some_rows(
+def test_derivations_and_deletions_computed_from_the_state(
     name: str, absorbs: Absorbs, seed: int
 ) -> None:
     rng = random.Random(f"kept {name} {seed}")
     _, node, absorbed, tables = stepped(name, absorbs, rng)
-    derivations_are_as_small_as_those_of_tables(node, absorbed, tables, absorbs)
-    without_a_source_the_rest_is_left(node, absorbed, tables, rng.randrange(6))
+    check_derivations(node, absorbed, tables, absorbs)
+    check_deletion(node, absorbed, tables, rng.randrange(6))
 
 
-def derivations_are_as_small_as_those_of_tables(
-    node: p.Plan, absorbed: AbsorbedRows, tables: TablesOfKept, absorbs: Absorbs
+def check_derivations(
+    node: p.Plan, absorbed: AbsorbedRows, tables: TablesOfCase, absorbs: Absorbs
 ) -> None:
-    made, first = from_tables(node, tables)
-    kept = known_rows(absorbed)
-    held = made_rows(node, {}, kept.first, known=kept)
+    from_tables, first = derived_from_tables(node, tables)
+    known = known_rows(absorbed)
+    from_state = made_rows(node, {}, known.first, known=known)
     smallest = None
     if absorbs.ship is Shipping.EAGER:
-        smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
+        smallest = partial(smallest_by_functions, first=known.first, absorbs=absorbs)
     entries, copies = {}, {}
-    for table, one in kept.tables.items():
-        copies |= dict(zip(one.numbers, one.copies, strict=True))
-        for number, row in zip(one.numbers, one.rows.to_pylist(), strict=True):
-            entries[number] = table, dict(zip(one.columns, row.values(), strict=True))
-    expected = rows_of(made)
-    assert rows_of(held).keys() == expected.keys()
-    for row, number in rows_of(held).items():
-        wanted = derivation_of(made.makings, expected[row], first)
-        own = derivation_of(held.makings, number, kept.first, smallest=smallest)
-        assert own.claim is wanted.claim is Claim.SMALLEST
-        assert len(own.rows) == len(wanted.rows), row
-        leaves = RowLineage(held.makings, number, kept.first).leaves.tolist()
-        assert sum(copies[leaf] for leaf in leaves) == wanted.lineage
-        some: dict[str, list[Row]] = {table: [] for table in COLUMNS}
-        for leaf in own.rows:
+    for table, source in known.tables.items():
+        copies |= dict(zip(source.numbers, source.copies, strict=True))
+        for number, row in zip(source.numbers, source.rows.to_pylist(), strict=True):
+            entries[number] = table, dict(zip(source.columns, row.values(), strict=True))
+    expected = rows_of(from_tables)
+    assert rows_of(from_state).keys() == expected.keys()
+    for row, number in rows_of(from_state).items():
+        expected_derivation = derivation_of(from_tables.makings, expected[row], first)
+        derivation = derivation_of(from_state.makings, number, known.first, smallest=smallest)
+        assert derivation.claim is expected_derivation.claim is Claim.SMALLEST
+        assert len(derivation.rows) == len(expected_derivation.rows), row
+        leaves = RowLineage(from_state.makings, number, known.first).leaves.tolist()
+        assert sum(copies[leaf] for leaf in leaves) == expected_derivation.lineage
+        used: dict[str, list[Row]] = {table: [] for table in COLUMNS}
+        for leaf in derivation.rows:
             table, values = entries[leaf]
-            some[table].append(dict.fromkeys(COLUMNS[table]) | values)
-        assert row in over(node, some)
+            used[table].append(dict.fromkeys(COLUMNS[table]) | values)
+        assert row in evaluated(node, used)
 
 
-def without_a_source_the_rest_is_left(
-    node: p.Plan, absorbed: AbsorbedRows, tables: TablesOfKept, source: int
-) -> None:
+def check_deletion(node: p.Plan, absorbed: AbsorbedRows, tables: TablesOfCase, source: int) -> None:
     rest = {table: [row for row in rows if row["a"] != source] for table, rows in tables.items()}
-    gone = []
-    for at, of in enumerate(absorbed.of):
-        if of is not None:
-            rows, numbers, _ = leaves_of(absorbed, at)
+    deleted = []
+    for index, rows_read in enumerate(absorbed.of):
+        if rows_read is not None:
+            rows, numbers, _ = leaves_of(absorbed, index)
             values = rows.column("a").to_pylist()
-            gone += [n for n, value in zip(numbers, values, strict=True) if value == source]
-    whole, left = rows_without(absorbed, gone)
+            deleted += [n for n, value in zip(numbers, values, strict=True) if value == source]
+    whole, left = rows_without(absorbed, deleted)
     names = [column for column, _ in absorbed.operator.columns]
-    for batch, own_expected in ((whole, tables), (left, rest)):
+    for batch, expected in ((whole, tables), (left, rest)):
         columns = [batch.columns[name].to_arrow().to_pylist() for name in names if len(batch)]
-        assert Counter(zip(*columns, strict=True)) == over(node, own_expected)
+        assert Counter(zip(*columns, strict=True)) == evaluated(node, expected)
 
 
 @with_diagrams
-def test_groups_are_no_rows_of_tables() -> None:
+def test_groups_are_not_table_rows() -> None:
     for name in ("groups in the step", "a group as base"):
         _, _, absorbed, _ = stepped(name, SHIPS[0], random.Random(name))
         assert known_rows(absorbed) is None
 
 
 @with_diagrams
-def test_rows_that_are_read_by_other_columns_cannot_be_told_to_be_one() -> None:
-    """The base reads a column that the step does not."""
+def test_rows_read_by_different_columns_are_not_identified() -> None:
+    """The base reads a column that the step does not read."""
     _, _, absorbed, _ = stepped("reach", SHIPS[0], random.Random(1))
     assert known_rows(absorbed) is not None
     seeds, links = absorbed.of
-    own = (type(seeds)("links", ("a",)), links)
-    assert known_rows(AbsorbedRows(absorbed.fixpoint, absorbed.operator, own)) is None
+    sources = (type(seeds)("links", ("a",)), links)
+    assert known_rows(AbsorbedRows(absorbed.fixpoint, absorbed.operator, sources)) is None
 
 
 @with_diagrams
-def test_a_row_with_nan_is_one_however_many_parts_read_it() -> None:
-    """The base and the step read the same table: NaN, which is no equal of itself, is in it."""
+def test_a_row_with_nan_is_identified_across_parts() -> None:
+    """The base and the step read the same table, which contains NaN."""
     sql = (
         "WITH RECURSIVE r(n) AS (SELECT b FROM links WHERE a = 1"
         " UNION SELECT l.b FROM r JOIN links l ON r.n = l.a) SELECT n FROM r"
