@@ -107,7 +107,7 @@ def test_an_error_without_a_cause_keeps_its_context() -> None:
     assert not result.__suppress_context__
 
 
-def test_one_is_singular() -> None:
+def test_a_count_of_one_is_singular() -> None:
     assert [count_text(count, "row") for count in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
     assert count_text(1_000, "row") == "1,000 rows"
 

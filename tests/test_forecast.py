@@ -179,12 +179,12 @@ def gain(values: Floats, times: Floats) -> tuple[float, float, float]:
     """Return ratios of the errors of the last number and the mean to ours, and the coverage."""
     (chosen, _), warm = choose_forecasts(values, times), 60
     error = np.abs(chosen[:-1] - values)[warm:].mean()
-    last = np.abs(np.diff(values))[warm - 1 :].mean()
+    last_error = np.abs(np.diff(values))[warm - 1 :].mean()
     means = np.cumsum(values)[:-1] / np.arange(1, len(values))
-    mean = np.abs(means - values[1:])[warm - 1 :].mean()
+    mean_error = np.abs(means - values[1:])[warm - 1 :].mean()
     ends = intervals(values, chosen, len(values) - warm + 1)[:-1]
     covered = (ends[:, 0] <= values[warm:]) & (values[warm:] <= ends[:, 1])
-    return float(last / error), float(mean / error), float(covered.mean())
+    return float(last_error / error), float(mean_error / error), float(covered.mean())
 
 
 @pytest.mark.slow

@@ -106,8 +106,8 @@ def cycles(graph: Mapping[str, AbstractSet[str]]) -> set[frozenset[str]]:
             if middle in result:
                 result |= reached[middle]
     return {
-        frozenset({one, *(other for other in reached[one] if one in reached[other])})
-        for one in graph
+        frozenset({module, *(target for target in reached[module] if module in reached[target])})
+        for module in graph
     }
 
 
@@ -235,7 +235,7 @@ def reached_from(module: str, through: str = "impctl") -> set[str]:
     graph = import_graph()
     reached = pending = {module}
     while pending:
-        result = {name for one in pending for name in graph[one]} - reached
+        result = {name for current in pending for name in graph[current]} - reached
         reached = reached | result
         pending = {name for name in result if name.startswith(through)}
     return reached

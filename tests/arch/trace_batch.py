@@ -117,8 +117,8 @@ class Trace:
     def report(self) -> dict[str, Any]:
         if not self._spine:
             raise LookupError("no batch was traced: USE_CASE or STEP names what is not there")
-        loaded = [one for name, one in sys.modules.items() if name.split(".")[0] == "impctl"]
-        modules = [str(one.__file__) for one in loaded if not hasattr(one, "__path__")]
+        loaded = [module for name, module in sys.modules.items() if name.split(".")[0] == "impctl"]
+        modules = [str(module.__file__) for module in loaded if not hasattr(module, "__path__")]
         used = {str(_ROOT / file) for file in self.calls}
         return {
             "calls": self.calls.total(),
@@ -170,10 +170,10 @@ def trace_fresh(folder: Path) -> dict[str, Any]:
     add_batch(folder)
     environment = {name: value for name, value in os.environ.items() if "IMPCTL" not in name}
     words = [sys.executable, "-m", __spec__.name, "--child", file]
-    ran = subprocess.run(
+    completed = subprocess.run(
         words, check=True, capture_output=True, text=True, cwd=_ROOT, env=environment
     )
-    report: dict[str, Any] = json.loads(ran.stderr)
+    report: dict[str, Any] = json.loads(completed.stderr)
     return report
 
 

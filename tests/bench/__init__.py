@@ -1,1 +1,1 @@
-"""Tests of measuring; a package, since other rooms have test files of the same name."""
+"""Tests of measuring. A package, because other folders have test files of the same names."""

@@ -367,7 +367,7 @@ def test_one_size_has_no_break_even() -> None:
         ({5: {0.01: 10}}, None),
     ],
 )
-def test_earliest_one(
+def test_earliest_break_even(
     costs: dict[int, dict[float, float]], expected: tuple[str, str] | None
 ) -> None:
     cells = [sized_cell(*cost, groups=g) for g, of_g in costs.items() for cost in of_g.items()]

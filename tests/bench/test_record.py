@@ -356,7 +356,7 @@ def test_incidents_of_a_year() -> None:
     assert all(batch.num_rows > 0 for batch in batches)
 
 
-KEYS = [32 * block + place for block in range(400) for place in range(8)]
+KEYS = [32 * block + offset for block in range(400) for offset in range(8)]
 ORDERS = pa.table({"o_orderkey": pa.array(KEYS, pa.int64()), "o_name": [f"o{k}" for k in KEYS]})
 _LINES = pa.array([key for key in KEYS for _ in range(1 + key % 7)], pa.int64())
 LINEITEM = pa.table({"l_orderkey": _LINES})

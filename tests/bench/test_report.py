@@ -66,7 +66,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def drawn(html: str) -> dict[str, Any]:
+def chart_data(html: str) -> dict[str, Any]:
     match = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.S)
     assert match is not None
     assert not set("<>&") & set(match[1])
@@ -198,7 +198,7 @@ def test_hostile_text_is_escaped() -> None:
     assert not page.all("img")
     assert len(page.all("script")) == 3
     assert "onerror" in page.text
-    assert "</script>" in str(drawn(hostile)["1-0"]["data"]["datasets"][0]["label"])
+    assert "</script>" in str(chart_data(hostile)["1-0"]["data"]["datasets"][0]["label"])
 
 
 def test_invalid_numbers_are_dashes_and_not_drawn() -> None:
@@ -212,7 +212,7 @@ def test_invalid_numbers_are_dashes_and_not_drawn() -> None:
         chart = Chart("changes", ("maintain_ms", "recapture_ms"), (), log)
         record = small_record(*cells, chart=chart, noise=math.nan, elapsed_s=math.inf)
         html = render_report(record)
-        assert drawn(html)
+        assert chart_data(html)
         assert "are not drawn" in html
         assert ">nan" not in html
 

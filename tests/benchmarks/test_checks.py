@@ -329,7 +329,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 def test_ways_with_wrong_sketches_are_reported(
     joined: Context, monkeypatch: pytest.MonkeyPatch, way: str, when: str
 ) -> None:
-    """The way's sketches are empty before timing, or only at the end."""
+    """The sketches are empty before timing, or only at the end."""
     step_calls: list[bool] = []
     steps = Followed.step
 
@@ -490,7 +490,7 @@ def test_rows_outlive_their_partners(lives: int) -> None:
     ids = [frozenset(after["r"].column("id").to_pylist()) for _, after in steps]
     start = frozenset(stream.start["r"].column("id").to_pylist())
     assert all(ids[2 * i] != start for i in range(1, lives))
-    # All rounds are done, and none of the moving rows that were there at first is left.
+    # After as many rounds, all rows that move have left the start.
     moving = start - ids[2 * lives - 1]
     assert len(moving) == 12
     first, second = (present["s"].column("c").to_pylist() for present in (tables(), steps[0][1]))

@@ -62,7 +62,7 @@ def request_of(data: DataSpec, scale: float = 1, seed: int = 1, source: Path | N
     return result
 
 
-def test_a_table_is_written_once_and_again_for_another_request(tmp_path: Path) -> None:
+def test_a_table_is_rewritten_for_another_request(tmp_path: Path) -> None:
     data = spec(rows=1000, groups=5)
     first = make(tmp_path, data).metadata().id
     assert rows_of(make(tmp_path, data)) == 1000
@@ -300,11 +300,11 @@ def test_sensors_within_20_metres_are_near(sensors: int) -> None:
     positions = positions_of(tables["sensor"])
     assert len(positions) == {36: 36, 100: 100, 110: 100, 400: 400}[sensors]
     expected = {}
-    for one, (x, y) in positions.items():
-        for other, (u, v) in positions.items():
+    for src, (x, y) in positions.items():
+        for dst, (u, v) in positions.items():
             squared = (x - u) ** 2 + (y - v) ** 2
-            if one != other and squared < 2000**2:
-                expected[one, other] = round(squared**0.5)
+            if src != dst and squared < 2000**2:
+                expected[src, dst] = round(squared**0.5)
     near = tables["near"]
     result = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
     assert result == expected
@@ -409,7 +409,7 @@ def stored_ids(ctx: Context, table: str) -> Counter[int]:
 
 
 @pytest.mark.slow
-def test_rows_held_back_are_inserted_later(ctx: Context) -> None:
+def test_held_back_rows_are_inserted(ctx: Context) -> None:
     original = {table: stored_ids(ctx, table) for table in ("t", "u")}
     changes = hold_back(ctx, dict.fromkeys(("t", "u"), (0.2, 0.02, 0.001)), 0.0, seed=1)
     assert [len(change["t"].comes) for change in changes] == [200, 20, 1]

@@ -125,11 +125,11 @@ def test_unused_diagrams_are_freed(scheme: Scheme, monkeypatch: pytest.MonkeyPat
 
 A, B, C = 0, 1, 2
 LINKS = [(A, B), (B, C), (C, A), (C, B)]
-ALL = frozenset((one, other) for one in (A, B, C) for other in (A, B, C))
+ALL = frozenset((src, dst) for src in (A, B, C) for dst in (A, B, C))
 
 
 @pytest.mark.parametrize("scheme", [Scheme.DRED, Scheme.RELATIVE_LAZY, Scheme.ABSORPTION_LAZY])
-def test_sixteen_tuples_cross(scheme: Scheme) -> None:
+def test_sixteen_messages(scheme: Scheme) -> None:
     simulation = Simulation(Reach(), scheme, 3)
     cost = simulation.step(LINKS)
     assert cost.messages == 16

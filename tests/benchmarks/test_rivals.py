@@ -70,8 +70,8 @@ def joined(tables: dict[str, pa.Table]) -> Counter[int]:
     """The sums of a join, computed pair by pair."""
     result: Counter[int] = Counter()
     for key, number in zip(*(tables["s"].column(c).to_pylist() for c in "ab"), strict=True):
-        for other in tables["r"].column("a").to_pylist():
-            if key == other:
+        for partner in tables["r"].column("a").to_pylist():
+            if key == partner:
                 result[key] += number
     return result
 
@@ -100,8 +100,8 @@ def test_a_peer_gets_every_row_and_reports_its_times() -> None:
     start = [len(rows) for rows in SMALL.tables().values()]
     with lazy() as peer:
         assert peer.facts == {"lazy": "1"}
-        taken = peer.step(SMALL.tables(), {}, {1: 2})
-        assert (taken.cpu_ms, taken.wall_ms) == (sum(start), 2.0 * sum(start))
+        times = peer.step(SMALL.tables(), {}, {1: 2})
+        assert (times.cpu_ms, times.wall_ms) == (sum(start), 2.0 * sum(start))
         step = next(SMALL.steps(50))
         assert peer.step(step.came, step.went, {}).cpu_ms == 50.0
         assert peer.rest() == 0.5

@@ -98,7 +98,7 @@ def test_every_command_in_an_example_parses(page: str) -> None:
 def test_every_option_in_the_text_exists(page: str) -> None:
     app: Any = typer.main.get_command(build_app())
     for name, *words in map(shlex.split, CODE.findall(read(page))):
-        known = {one for param in app.commands[name].params for one in param.opts}
+        known = {option for param in app.commands[name].params for option in param.opts}
         assert {word for word in words if word.startswith("--")} <= known, (name, words)
 
 
@@ -116,22 +116,22 @@ def test_the_failures_on_troubleshooting_and_json(cli: Cli) -> None:
     (call,) = commands(page)
     name, workload, *words = shlex.split(call)
     assert workload == str(cli.workload)
-    ran = cli(name, *words)
+    result = cli(name, *words)
     code = re.search(r"^    error: .* \[(\w+)\]$", page, re.MULTILINE)
     exit_code = re.search(r"^    \$ echo \$\?\n    (\d+)$", page, re.MULTILINE)
     assert code is not None
     assert exit_code is not None
-    assert ran.refusal == (int(exit_code[1]), code[1])
-    assert f"hint: {ran.error['hint']}\n" in page
+    assert result.refusal == (int(exit_code[1]), code[1])
+    assert f"hint: {result.error['hint']}\n" in page
     page = read("json.md")
     name, _, *words = shlex.split(commands(page)[0])
-    ran = cli(name, *(word for word in words if word != "--json"))
+    result = cli(name, *(word for word in words if word != "--json"))
     (block,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     shown = json.loads(block)
-    assert list(shown) == list(ran.document)
-    assert list(shown["error"]) == list(ran.error)
-    del shown["error"]["message"], ran.document["error"]["message"]
-    assert shown == ran.document
+    assert list(shown) == list(result.document)
+    assert list(shown["error"]) == list(result.error)
+    del shown["error"]["message"], result.document["error"]["message"]
+    assert shown == result.document
 
 
 def test_the_example_of_the_glossary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +252,7 @@ class Site:
 
     def shell(self, text: str, shell: str = "sh", **variables: str) -> str:
         """Run with a nearly empty environment, like cron."""
-        ran = subprocess.run(
+        completed = subprocess.run(
             [f"/bin/{shell}", "-e", "-c", self.localized(text)],
             env={"HOME": str(self.folder), "PATH": "/usr/bin:/bin", **variables},
             cwd=self.folder,
@@ -260,8 +260,8 @@ class Site:
             text=True,
             check=False,
         )
-        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
-        return ran.stdout
+        assert (completed.returncode, completed.stderr) == (0, ""), completed.stderr
+        return completed.stdout
 
     def change(self) -> None:
         write_deltalake(str(self.folder / "sales" / "t"), rows(3), mode="append")
@@ -329,11 +329,11 @@ def test_the_systemd_units(site: Site) -> None:
     assert "--follow" in service["ExecStart"]
     verify = shutil.which("systemd-analyze")
     if verify is not None:
-        ran = subprocess.run(
+        completed = subprocess.run(
             [verify, "verify", *map(str, paths)], capture_output=True, text=True, check=False
         )
-        lines = [line for line in ran.stderr.splitlines() if str(site.folder) in line]
-        assert (ran.returncode, lines) == (0, []), ran.stderr
+        lines = [line for line in completed.stderr.splitlines() if str(site.folder) in line]
+        assert (completed.returncode, lines) == (0, []), completed.stderr
     site.change()
     once = units["impctl-maintain.service"]["Service"]
     assert action(site.shell(f"cd {once['WorkingDirectory']} && {once['ExecStart']}")) == "exact"

@@ -59,10 +59,10 @@ def user_text(paths: Sequence[Path] = ()) -> Iterator[Sentence]:
     """Every sentence of the documents and the code below these paths (default: everywhere)."""
     folders = [path.resolve() for path in paths] or [ROOT]
     for path in _documents():
-        if any(path.is_relative_to(folder) for folder in folders):
+        if any(path.is_relative_to(parent) for parent in folders):
             yield from _of_document(path)
     for path, line, text in _texts_of_code():
-        if any(path.is_relative_to(folder) for folder in folders):
+        if any(path.is_relative_to(parent) for parent in folders):
             yield from _of_text(path, line, text)
 
 
@@ -158,12 +158,14 @@ def problems(sentences: Sequence[Sentence]) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     result = list(user_text([Path(one) for one in arguments]))
-    found = list(problems(result))
-    sys.stdout.write("".join(f"{line}\n" for line in found))
+    violations = list(problems(result))
+    sys.stdout.write("".join(f"{line}\n" for line in violations))
     lengths = [sentence.words for sentence in result if sentence.words > 3]
     middle = median(lengths) if lengths else 0
-    sys.stdout.write(f"{len(result)} sentences, median {middle} words, {len(found)} problems\n")
-    return 1 if found else 0
+    sys.stdout.write(
+        f"{len(result)} sentences, median {middle} words, {len(violations)} problems\n"
+    )
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

@@ -393,7 +393,7 @@ def test_not_over_all_sets_of_outcomes() -> None:
     assert len(truth_of(SETS)) == len(SETS) == 7
 
 
-def test_columns_and_back() -> None:
+def test_vectors_and_back() -> None:
     values, valid = np.array([True, False, True, False]), np.array([True, True, False, False])
     for truth in (of_vector(Vector(BOOLEAN, values, valid)), certain(values, valid)):
         assert rows_of(truth) == [{True}, {False}, {None}, {None}]

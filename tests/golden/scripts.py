@@ -432,8 +432,8 @@ def _output_of(command: str, columns: int | None = None) -> Output:
     words = shlex.split(command)
     width = {} if columns is None else {"COLUMNS": str(columns)}
     with mock.patch.dict(os.environ, width):
-        ran = called(*words)
-    return Output(words, ran.returncode, ran.stdout, ran.stderr)
+        completed = called(*words)
+    return Output(words, completed.returncode, completed.stdout, completed.stderr)
 
 
 @contextmanager

@@ -287,7 +287,7 @@ def test_cells_of_one_case_share_a_fingerprint(failures: Path) -> None:
     assert after["bad"] == before["bad"]
 
 
-def test_the_record_is_written_at_once(workload: Path, tmp_path: Path) -> None:
+def test_no_temporary_file_is_left(workload: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "record.json"
     _, outcome = measured_run(workload, only("changes", out=out))
     assert out.is_file()

@@ -128,7 +128,7 @@ def test_steps_with_too_many_combinations_are_skipped(parts: int, stable: set[st
     assert not is_linear(fixpoint)
 
 
-def test_a_filter_on_a_stable_column_goes_into_the_base() -> None:
+def test_filters_on_stable_columns_move_into_the_base() -> None:
     plan = push_selections(net_plan(CLOSURE + "SELECT y FROM c WHERE x = 1 AND y > 3"))
     assert tree(plan).splitlines()[:5] == [
         "project y",
@@ -263,7 +263,7 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "once"),
+    ("step", "expected"),
     [
         ("SELECT n + 1 FROM r", True),
         ("(SELECT n + 1 FROM r UNION ALL SELECT n + 2 FROM r)", True),
@@ -272,9 +272,9 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
         ("SELECT n + 1 FROM r WHERE n IN (SELECT src FROM links)", True),
     ],
 )
-def test_rows_derived_from_one_row(step: str, once: bool) -> None:  # noqa: FBT001
+def test_rows_derived_from_one_row(step: str, expected: bool) -> None:  # noqa: FBT001
     sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
-    assert is_derived_from_one_row(fixpoint_of(sql)) is once
+    assert is_derived_from_one_row(fixpoint_of(sql)) is expected
 
 
 def test_a_bag_stays_a_bag() -> None:
@@ -342,7 +342,7 @@ def _is_changed(seed: int) -> bool | None:
 
 
 @random_cases(80, 118, 6000, also="171 383 501 592 1083")
-def test_the_bag_of_rows_stays(cases: Sequence[int]) -> None:
+def test_best_rows_keep_results(cases: Sequence[int]) -> None:
     result = [_is_changed(seed) for seed in cases]
     assert True not in result, cases[result.index(True)]
     assert result.count(False) > len(cases) // 8
@@ -361,7 +361,7 @@ BACK = (
 
 
 def _best(sql: str) -> list[str]:
-    return [str(one.best) for one in fixpoints_of(apply_rules(net_plan(sql)))]
+    return [str(fixpoint.best) for fixpoint in fixpoints_of(apply_rules(net_plan(sql)))]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def _best(sql: str) -> list[str]:
          ["best min 3 by 0, 1, 2"]),
     ],
 )  # fmt: skip
-def test_the_best_rows_kept(sql: str, best: list[str] | None) -> None:
+def test_best_rows(sql: str, best: list[str] | None) -> None:
     assert _best(sql) == (["best min 3 by 0, 1"] if best is None else best)
     core = core_of(net_plan(sql))
     assert _has_best(core)
@@ -423,7 +423,7 @@ def test_reasons_to_keep_all_rows(sql: str, reason: str) -> None:
     assert reason in result
 
 
-def test_conditions_tie_two_best_values() -> None:
+def test_a_condition_on_one_value_affects_the_other() -> None:
     """Where a short but expensive path stops, one that is longer and cheaper goes on."""
     sql = (
         "WITH RECURSIVE r(n, h, c) AS (SELECT dst, 1L, CAST(cost AS BIGINT) FROM links"

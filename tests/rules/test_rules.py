@@ -103,17 +103,17 @@ def check(
 
 
 @random_cases(25, 88, 600, also=more_seeds("rules"))
-def test_the_bag_of_rows_stays(cases: Collection[int]) -> None:
+def test_rules_keep_results(cases: Collection[int]) -> None:
     check(cases, make_trial, [*OFTEN, apply_rules], 1 / 40, has_open=True)
 
 
 @random_cases(50, 175, 3000, first=4_000_000, also=more_seeds("rules over fixpoints"))
-def test_the_rows_of_fixpoints_stay(cases: Collection[int]) -> None:
+def test_rules_keep_fixpoint_results(cases: Collection[int]) -> None:
     check(cases, make_fixpoint_trial, RECURSIVE, 1 / 10)
 
 
 @random_cases(50, 79, 3000, first=5_000_000, also=more_seeds("rules over UNION ALL"))
-def test_the_bag_of_rows_of_union_all_stays(cases: Collection[int]) -> None:
+def test_rules_keep_union_all_results(cases: Collection[int]) -> None:
     check(cases, make_bag_trial, RECURSIVE, 1 / 10)
 
 
@@ -466,7 +466,7 @@ def through_json(ending: FinalSteps) -> FinalSteps:
 
 def exprs(ending: FinalSteps) -> list[Expr]:
     first = () if ending.first is None else ending.first.order
-    expressions = [*(one.expr for one in ending.outputs), *ending.predicates]
+    expressions = [*(output.expr for output in ending.outputs), *ending.predicates]
     return [*expressions, *(key.expr for key in (*ending.order, *first))]
 
 
@@ -500,7 +500,7 @@ def test_constants_round_trip_exactly(value: LiteralValue) -> None:
     ending = FinalSteps((attribute,), (), FirstRows(order, None, 3), (), 0, (output,))
     result = through_json(ending)
     assert result == ending
-    (read,) = (one.expr for one in result.outputs)
+    (read,) = (each.expr for each in result.outputs)
     assert isinstance(read, Literal)
     assert (type(read.value), repr(read.value)) == (type(value), repr(value))
 

@@ -164,7 +164,7 @@ def test_views_precede_the_recursive_entries() -> None:
 @pytest.mark.parametrize(
     ("sql", "is_expanded"),
     [
-        # With RECURSIVE an entry is visible in its own query, without it not.
+        # With RECURSIVE an entry is visible in its own query, otherwise not.
         ("WITH RECURSIVE big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 0),
         ("WITH big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 1),
         ("WITH RECURSIVE c AS (SELECT k FROM big), big AS (SELECT k FROM t) SELECT k FROM c", 1),
@@ -368,7 +368,7 @@ def test_a_constant_becomes_one_literal(sql: str, bound: str) -> None:
 
 
 @pytest.mark.parametrize("sql", cases("names", "no constants of the clock"))
-def test_other_words_stay(sql: str) -> None:
+def test_other_text_stays(sql: str) -> None:
     result = bind(sql, {}, name="q", clock=Clock(NOW))
     assert (result.sql, dict(result.moments)) == (sql, {})
 

@@ -144,7 +144,7 @@ def joins_of(fixpoint: nodes.Fixpoint) -> str:
 
 
 @pytest.mark.parametrize(("step", "kind"), cases("recursive", "joins that stay"))
-def test_joins_that_keep_the_entrys_rows_stay(step: str, kind: str) -> None:
+def test_joins_in_a_step_keep_their_kind(step: str, kind: str) -> None:
     assert joins_of(fixpoint_of(f"{BASE}{step}) SELECT n FROM r")) == kind
 
 
@@ -191,7 +191,7 @@ def test_unsupported_entries_are_refused(marked: str, name: str) -> None:
 
 def _refused(marked: str, name: str) -> None:
     error = refusal(marked, read_net)
-    # Spark would refuse it too, so the query is not passed to it.
+    # Spark would refuse it too, so it does not get the query.
     assert not isinstance(error, NotReadError)
     assert name in error.message
     assert error.code == "query_unsupported"
@@ -253,7 +253,7 @@ def test_other_constructs_are_errors_if_spark_fails() -> None:
     with pytest.raises(QueryError, match="uses SORT BY in SELECT") as caught:
         read_net(f"WITH RECURSIVE r(n) AS ({SEED} UNION {STEP}) SELECT n FROM r SORT BY n")
     assert not isinstance(caught.value, NotReadError)
-    # A query that nothing can run is not worth keeping without a sketch either.
+    # A query that nothing can run does not deserve a hint about `sketch: none`.
     assert "sketch: none" not in caught.value.hint
     assert "Spark" in caught.value.hint
 
@@ -321,9 +321,9 @@ def test_max_recursion_level_is_in_the_plan(clause: str) -> None:
     assert tree(plan).splitlines()[0] == "fixpoint r, all, at most 7 levels: n"
     plain = net_plan(ENTRY.format("") + "SELECT n FROM r")
     assert fixpoints_of(plain)[0].levels is None
-    other = net_plan(ENTRY.format(LEVELS.replace("7", "8")) + "SELECT n FROM r")
+    deeper = net_plan(ENTRY.format(LEVELS.replace("7", "8")) + "SELECT n FROM r")
     for hashed in (fingerprint, template):
-        assert len({hashed(one) for one in (plan, plain, other)}) == 3
+        assert len({hashed(each_plan) for each_plan in (plan, plain, deeper)}) == 3
 
 
 def test_levels_are_per_entry() -> None:

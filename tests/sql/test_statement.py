@@ -262,13 +262,15 @@ def test_values_changed_by_a_cast_are_skipped(
 
 
 def test_constants_have_no_columns() -> None:
-    one = e.Literal(1, INTEGER)
-    assert constant_of(e.Arithmetic(e.ArithmeticOp.ADD, one, one)).value == 2
+    number_one = e.Literal(1, INTEGER)
+    assert constant_of(e.Arithmetic(e.ArithmeticOp.ADD, number_one, number_one)).value == 2
     wide = constant_of(e.Cast(number("1.5"), decimal(5, 3)))
     assert wide is not None
     assert name_of([wide]) == "1.500"
     assert constant_of(e.ColumnRef("t.a", INTEGER)) is None
-    assert constant_of(e.Arithmetic(e.ArithmeticOp.DIVIDE, one, e.Literal(0, INTEGER))) is None
+    assert (
+        constant_of(e.Arithmetic(e.ArithmeticOp.DIVIDE, number_one, e.Literal(0, INTEGER))) is None
+    )
 
 
 @pytest.mark.parametrize(
