@@ -476,24 +476,18 @@ def write_mapped(folder: Path, kind: Any = "long") -> None:
         handmade.field(
             name,
             kind,
-            **{"delta.columnMapping.id": number, "delta.columnMapping.physicalName": stored},
+            **{"delta.columnMapping.id": n, "delta.columnMapping.physicalName": stored},
         )
-        for number, (name, (stored, kind)) in enumerate(names.items(), start=1)
+        for n, (name, (stored, kind)) in enumerate(names.items(), start=1)
     ]
     configuration = {"delta.columnMapping.mode": "name"}
     meta = handmade.metadata(fields, configuration=configuration)
     handmade.commit(folder, 0, handmade.protocol("columnMapping"), meta)
-    for number in range(4):
-        part = pa.table(
-            {
-                "col-1": [number, number, number],
-                "col-2": [number, 5, 9],
-                "x": [0, 100, 100 * number],
-            }
-        )
-        name = handmade.write_file(folder, f"{number}.parquet", part)
+    for n in range(4):
+        part = pa.table({"col-1": [n, n, n], "col-2": [n, 5, 9], "x": [0, 100, 100 * n]})
+        name = handmade.write_file(folder, f"{n}.parquet", part)
         size = (folder / name).stat().st_size
-        handmade.commit(folder, number + 1, handmade.add(name, 3, size))
+        handmade.commit(folder, n + 1, handmade.add(name, 3, size))
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ USE_CASES = {
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
-    """Every module with a use case replaced; the real ones are not even imported."""
+    """Replaces every module with a use case, so that the real ones are not imported."""
     fake = FakeApp()
     for file, functions in USE_CASES.items():
         module = ModuleType(f"impctl.{file}")

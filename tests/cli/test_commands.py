@@ -229,9 +229,9 @@ def complete(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Complete:
             for name, value in variables.items():
                 patch.setenv(name, value)
             code = run(build_app(), words)
-        shown = capsys.readouterr()
-        assert shown.err == ""
-        return code, shown.out
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return code, captured.out
 
     return call
 

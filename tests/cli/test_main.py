@@ -91,7 +91,7 @@ def test_help_lists_commands_and_exit_codes_in_80_columns(impctl) -> None:
         assert f"\n  {command} " in ran.stdout
     for code, meaning in EXIT_CODES:
         assert f"{code:>5}  {meaning}\n" in ran.stdout
-    assert "..." not in ran.stdout.partition("\n")[2], "no purpose is cut"
+    assert "..." not in ran.stdout.partition("\n")[2], "descriptions are not cut"
     assert max(map(len, ran.stdout.splitlines())) <= 80
 
 
@@ -490,7 +490,7 @@ def test_flags_are_coerced_like_typer(command: str, tmp_path: Path) -> None:
     values = [None, "", "text", "3", "-1", 0, 5, -1, 1.5, True, [], ["a", "b"], ("a",), [1]]
     values += [str(file), file, str(tmp_path), str(tmp_path / "none"), "-", Policy.AUTO, "auto"]
     values += ["AUTO", "csv", "never"]
-    coercion = pytest.importorskip("typer._coercion", reason="another Typer checks otherwise")
+    coercion = pytest.importorskip("typer._coercion", reason="other versions of Typer differ")
     checked = 0
     for flag in flags(command):
         assert isinstance(flag._runtime_param, _Plain)

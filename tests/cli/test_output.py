@@ -639,11 +639,11 @@ TEXTS = ["", "a", "NULL", "two words", "x" * 30, " lead", "trail ", "naïve"]
 TEXTS += ["語", "a\nb", "\x1b[1m"]
 
 
-def drawn_by_rich(shown: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def drawn_by_rich(columns: list[TextColumn], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines of Rich alone."""
     with monkeypatch.context() as patch:
         patch.setattr(texts, "_narrow", lambda *_: None)
-        return table_lines(shown)
+        return table_lines(columns)
 
 
 def random_columns(rng: random.Random) -> list[TextColumn]:
@@ -663,8 +663,10 @@ def test_tables_equal_those_of_rich(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, count = random.Random(7), 0
     for _ in range(400):
         columns = random_columns(rng)
-        shown = [[c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns]
-        count += texts._narrow(shown, [c.is_number for c in columns], 80) is not None
+        texts_by_column = [
+            [c.name, *("NULL" if t is None else t for t in c.texts)] for c in columns
+        ]
+        count += texts._narrow(texts_by_column, [c.is_number for c in columns], 80) is not None
         assert table_lines(columns) == drawn_by_rich(columns, monkeypatch), columns
     assert count > 150
 

@@ -1,4 +1,4 @@
-"""The small table that most cases change, captured once."""
+"""Workspaces with the small table that most tests change, captured once."""
 
 from __future__ import annotations
 

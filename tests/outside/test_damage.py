@@ -60,7 +60,9 @@ zeros = with_content(lambda _: b"\0" * 8192)
 
 
 @pytest.fixture
-def large(made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+def large_workspace(
+    made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> Workspace:
     """Two queries whose states have equal lengths but different contents."""
     # Damage in states of the other query is not reported.
     monkeypatch.setenv(SCRUB, "0")
@@ -89,49 +91,51 @@ def states(workspace: Workspace) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_undamaged_states_are_used(large: Workspace) -> None:
-    expect_exact(large, changes=3)
+def test_undamaged_states_are_used(large_workspace: Workspace) -> None:
+    expect_exact(large_workspace, changes=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [flip, cut, empty, grow, Path.unlink])
-def test_a_damaged_state_is_recaptured(large: Workspace, damage: Damage) -> None:
-    for file in states(large):
+def test_a_damaged_state_is_recaptured(large_workspace: Workspace, damage: Damage) -> None:
+    for file in states(large_workspace):
         damage(file)
-    expect_recapture(large, "state_corrupt", "`q`")
+    expect_recapture(large_workspace, "state_corrupt", "`q`")
 
 
 @pytest.mark.slow
-def test_scrubbing_finds_damage_in_unused_states(large: Workspace) -> None:
+def test_scrubbing_finds_damage_in_unused_states(large_workspace: Workspace) -> None:
     long_ago = time.time() - 2 * 86_400
-    for file in states(large):
+    for file in states(large_workspace):
         flip(file)
         os.utime(file, (long_ago, long_ago))
-    warnings = large.cli.good("maintain", "--policy", "auto", "--scrub", "1").document["warnings"]
+    warnings = large_workspace.cli.good("maintain", "--policy", "auto", "--scrub", "1").document[
+        "warnings"
+    ]
     assert any("`other` does not match its checksums" in warning for warning in warnings), warnings
 
 
 @pytest.mark.slow
-def test_swapped_states_of_two_queries_are_detected(large: Workspace) -> None:
-    files = states(large)
+def test_swapped_states_of_two_queries_are_detected(large_workspace: Workspace) -> None:
+    files = states(large_workspace)
     contents = [file.read_bytes() for file in files]
     assert len(set(contents)) > len(set(map(len, contents)))
     for file, content in zip(files, [*contents[1:], contents[0]], strict=True):
         file.write_bytes(content)
-    expect_recapture(large, "state_corrupt", "`q`")
+    expect_recapture(large_workspace, "state_corrupt", "`q`")
 
 
 @pytest.mark.slow
-def test_a_restored_older_catalog_is_sound(large: Workspace, tmp_path: Path) -> None:
+def test_a_restored_older_catalog_is_sound(large_workspace: Workspace, tmp_path: Path) -> None:
     """It refers to deleted states, or is complete for the older version: both are sound."""
-    shutil.copytree(large.store, tmp_path / "older")
-    large.cli.good("maintain")
-    for rest in large.store.glob("catalog.sqlite*"):
+    shutil.copytree(large_workspace.store, tmp_path / "older")
+    large_workspace.cli.good("maintain")
+    for rest in large_workspace.store.glob("catalog.sqlite*"):
         rest.unlink()
     for file in (tmp_path / "older").glob("catalog.sqlite*"):
-        shutil.copy(file, large.store)
-    large.cli.good("maintain")
-    large.check_sound()
+        shutil.copy(file, large_workspace.store)
+    large_workspace.cli.good("maintain")
+    large_workspace.check_sound()
 
 
 def alter(workspace: Workspace, statement: str) -> None:
@@ -183,12 +187,12 @@ def test_an_emptied_catalog_is_a_new_one(workspace: Workspace) -> None:
     workspace.capture()
 
 
-def text_output(workspace: Workspace, policy: str) -> tuple[int, str, str]:
+def maintain_output(workspace: Workspace, policy: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `maintain` in text."""
     workspace.cli.capsys.readouterr()
     code = run(build_app(), ["maintain", str(workspace.cli.workload), "--policy", policy])
-    shown = workspace.cli.capsys.readouterr()
-    return code, shown.out, shown.err
+    captured = workspace.cli.capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 @pytest.fixture
@@ -203,7 +207,7 @@ def retyped(workspace: Workspace) -> Workspace:
     [("incremental", 7, "schema_changed"), ("strict", 4, "policy_refused")],
 )
 def test_text_of_a_refusal(retyped: Workspace, policy: str, exit_code: int, name: str) -> None:
-    code, out, err = text_output(retyped, policy)
+    code, out, err = maintain_output(retyped, policy)
     assert (code, out) == (exit_code, "")
     message, _, hint = " ".join(err.split()).partition(" hint: ")
     assert message.startswith("error: ")
@@ -212,7 +216,7 @@ def test_text_of_a_refusal(retyped: Workspace, policy: str, exit_code: int, name
 
 
 def test_text_of_a_recapture(retyped: Workspace) -> None:
-    code, out, err = text_output(retyped, "auto")
+    code, out, err = maintain_output(retyped, "auto")
     assert code == 0
     assert "q: recapture t@0..1" in out
     assert "[schema_changed]" in out

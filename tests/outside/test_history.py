@@ -164,26 +164,26 @@ def restore_backup(workspace: Workspace, *, versions: int, keep: int) -> None:
 RECAPTURED = [
     ("a backup at the same version", "workspace", lambda p: restore_backup(p, versions=1, keep=2),
      "table_recreated"),
-    ("a backup that went further", "either", lambda p: restore_backup(p, versions=3, keep=2),
+    ("a backup with more versions", "either", lambda p: restore_backup(p, versions=3, keep=2),
      "table_recreated"),
     ("the sketch's version cannot be built", "workspace", lambda p: keep_entries_since_backup(p),
      "table_recreated"),
-    ("an entry with change data lost a file", "workspace", lambda p: remove_file_of_change_data(p),
+    ("an entry with change data lacks a file", "workspace", lambda p: remove_file_of_change_data(p),
      "log_differs version 1"),
-    ("an entry before the sketch lost a line", "either", lambda p: remove_line_of_earlier_entry(p),
+    ("an entry before the sketch lacks a line", "either", lambda p: remove_line_of_earlier_entry(p),
      "table_recreated"),
-    ("an entry that moves rows lost a line", "workspace", lambda p: remove_line_of_moved_rows(p),
+    ("an entry that moves rows lacks a line", "workspace", lambda p: remove_line_of_moved_rows(p),
      "log_differs version 2"),
     ("the log since the sketch is cleaned", "workspace",
      lambda p: (p.append(1), p.append(), p.clean_log(keep=2)), "history_gone Version 0"),
-    ("nothing but a checkpoint is left", "workspace", lambda p: (p.append(), p.clean_log(keep=99)),
+    ("only a checkpoint remains", "workspace", lambda p: (p.append(), p.clean_log(keep=99)),
      "history_gone"),
-    ("files needed for the change are gone", "workspace",
+    ("files needed for the change are deleted", "workspace",
      lambda p: (two_changes(p), vacuum(p, and_change_data=True)), "history_gone"),
-    ("without a feed such files are gone", "without_feed",
+    ("such files are deleted without a feed", "without_feed",
      lambda p: (p.delta.delete("x = 5"), vacuum(p, and_change_data=True)), "history_gone"),
 ]  # fmt: skip
-FAST = ("the sketch's version cannot be built", "an entry with change data lost a file")
+FAST = ("the sketch's version cannot be built", "an entry with change data lacks a file")
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_lost_history_is_recaptured(
     for name in fixtures:
         workspace: Workspace = request.getfixturevalue(name)
         change(workspace)
-        code, _, words = expected.partition(" ")
-        expect_recapture(workspace, code, "`t`", words)
+        code, _, text = expected.partition(" ")
+        expect_recapture(workspace, code, "`t`", text)
 
 
 def keep_entries_since_backup(workspace: Workspace) -> None:
@@ -451,7 +451,7 @@ def test_files_of_the_sketched_version_are_deleted(workspace: Workspace, by_spar
         pretend_spark_wrote(workspace)
     vacuum(workspace, and_change_data=False)
     if not (workspace.table / "_change_data").exists():
-        pytest.skip("deltalake's vacuum took the change data with it")
+        pytest.skip("deltalake's vacuum deleted the change data")
     if by_spark:
         expect_exact(workspace)
     else:

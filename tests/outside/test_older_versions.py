@@ -59,8 +59,8 @@ def check_accurate(workspace: Workspace, *versions: int) -> None:
 
 def expect_missing(ran: Ran, code: str, *expected: str) -> None:
     assert ran.refusal == (7, code)
-    for words in expected:
-        assert words in ran.error["hint"], ran.error
+    for text in expected:
+        assert text in ran.error["hint"], ran.error
 
 
 @pytest.mark.slow
@@ -394,7 +394,7 @@ def test_every_table_must_be_named(two_tables: Workspace, arguments: list[str]) 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        *((["--at", word], "at_syntax") for word in ("x", "-1", "t=", "")),
+        *((["--at", version], "at_syntax") for version in ("x", "-1", "t=", "")),
         (["--at", "1", "--at", "2"], "at_syntax"),
         (["--at", "t=1", "--at", "t=1"], "at_syntax"),
         (["--at", "s=1"], "at_table_unknown"),

@@ -96,9 +96,9 @@ def test_a_used_column_is_retyped(workspace: Workspace) -> None:
 @pytest.mark.slow
 def test_an_output_column_is_retyped(workspace: Workspace) -> None:
     """The sketch does not depend on it."""
-    shown = make_workspace(workspace.folder, workspace.cli.capsys, sql=SHOWN).capture()
+    output_only = make_workspace(workspace.folder, workspace.cli.capsys, sql=SHOWN).capture()
     overwrite(workspace, retyped("x", pa.float64()))
-    expect_exact(shown)
+    expect_exact(output_only)
 
 
 def test_a_column_name_changes_case(workspace: Workspace) -> None:

@@ -43,7 +43,7 @@ def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
     partitions = {s.access: (s.attribute, tuple(s.partition.boundaries)) for s in stored.sketches}
     accurate = accurate_sketches(annotate(root, tables), root, tables, partitions)
     stored_ranges = {s.access: set(s.ranges.ids) for s in stored.sketches}
-    assert stored_ranges, "a query without a sketch proves nothing"
+    assert stored_ranges, "the query has no sketch"
     for access, expected in accurate.items():
         assert expected <= stored_ranges[access], (access, expected, stored_ranges[access])
     visible = instances_of(root, tables, partitions, stored_ranges)
@@ -190,7 +190,7 @@ def expect_exact(workspace: Workspace, *, changes: int | None = None) -> Ran:
     return ran
 
 
-def expect_recapture(workspace: Workspace, code: str, *words: str) -> None:
+def expect_recapture(workspace: Workspace, code: str, *texts: str) -> None:
     """`incremental` ends with 7; `auto` recaptures with a warning and without slack."""
     refused = workspace.maintain("incremental")
     assert refused.refusal == (7, code)
@@ -201,18 +201,18 @@ def expect_recapture(workspace: Workspace, code: str, *words: str) -> None:
     assert (result["action"], result["reason_code"]) == ("recapture", code), result
     (warning,) = ran.document["warnings"]
     assert named_before("q", result["reason"]) in warning
-    for word in words:
-        assert word in result["reason"]
-        assert word in refused.error["message"]
+    for text in texts:
+        assert text in result["reason"]
+        assert text in refused.error["message"]
 
 
-def expect_refused(workspace: Workspace, exit_code: int, code: str, *words: str) -> None:
+def expect_refused(workspace: Workspace, exit_code: int, code: str, *texts: str) -> None:
     """Neither maintaining nor recapturing helps: both give the error and keep the store."""
     for policy in ("auto", "full"):
         ran = workspace.maintain(policy)
         assert ran.refusal == (exit_code, code), (policy, ran.document)
-        for word in words:
-            assert word in ran.error["message"], ran.error
+        for text in texts:
+            assert text in ran.error["message"], ran.error
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

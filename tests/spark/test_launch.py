@@ -1,4 +1,4 @@
-"""The JVM's start: which Java, settings as written, credentials; and Spark Connect."""
+"""Starting the JVM: choice of Java, settings, credentials; and Spark Connect."""
 
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ def test_launcher_drops_flags_and_keeps_the_rest(tmp_path, version, is_kept):
     echo.chmod(0o755)
     launcher = session.write_launcher(session.Java(echo, version, "PATH"), tmp_path / "home")
     add_opens = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", add_opens, "two words", "*", ""]
-    echoed = subprocess.run([launcher, *words], capture_output=True, text=True, check=True)
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", add_opens, "two words", "*", ""]
+    echoed = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True)
     expected = ["-Xmx1g", *([add_opens] if is_kept else []), "two words", "*", ""]
     assert echoed.stdout.split("\n")[:-1] == expected
 
@@ -266,10 +266,10 @@ def address(tmp_path: Path, launched_here: None) -> Iterator[str]:
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
     }
-    words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    options = [option for name, value in conf.items() for option in ("--conf", f"{name}={value}")]
     with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [home / "bin" / "spark-submit", "--master", "local[2]", "--class", SERVER, *words]
+            [home / "bin" / "spark-submit", "--master", "local[2]", "--class", SERVER, *options]
             + ["spark-internal"],
             cwd=tmp_path,
             env={**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(java)},

@@ -1,4 +1,4 @@
-"""The user's SQL with ranges: what changes in the text, and which rows stay."""
+"""The user's SQL with range filters: changes in the text, and selected rows."""
 
 from __future__ import annotations
 
@@ -211,9 +211,9 @@ def test_a_filter_selects_exactly_its_ranges(spark, in_zone, tmp_path, name, zon
     choices = range_choices(partition)
     conditions = [condition_sql(only(partition, *ids_chosen)) for ids_chosen in choices]
     texts = [f"SELECT {n}, place FROM t WHERE {text}" for n, text in enumerate(conditions)]
-    answer = run_sql(spark, " UNION ALL ".join(texts), {"t": frame})
+    result = run_sql(spark, " UNION ALL ".join(texts), {"t": frame})
     selected = defaultdict(list)
-    for n, position in zip(*map(pa.ChunkedArray.to_pylist, answer.columns), strict=True):
+    for n, position in zip(*map(pa.ChunkedArray.to_pylist, result.columns), strict=True):
         selected[n].append(position)
     for n, ids_chosen in enumerate(choices):
         expected = [position for position, range_id in enumerate(ids) if range_id in ids_chosen]

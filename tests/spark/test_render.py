@@ -97,9 +97,9 @@ def test_a_rendered_plan_gives_the_same_rows(spark, frames, sql):
     for root in (plan, apply_rules(plan)):
         views = {scan.access: f"view {number}" for number, scan in enumerate(root.scans)}
         view_frames = {views[scan.access]: frames[scan.table] for scan in root.scans}
-        answer = run_sql(spark, render_plan(root, views), view_frames)
-        assert bag_of(answer) == bag_of(expected)
-        assert [column.type for column in answer.columns] == [c.type for c in expected.columns]
+        result = run_sql(spark, render_plan(root, views), view_frames)
+        assert bag_of(result) == bag_of(expected)
+        assert [column.type for column in result.columns] == [c.type for c in expected.columns]
 
 
 def test_rendered_names_ignore_user_names():
@@ -397,7 +397,8 @@ def test_spark_gives_the_same_rows_for_query_rewrite_and_rendered_plan(
     assert rows_kept(query, case.ruled) == expected
     assert sketches_of(query) == case.expected(tables)
     filters = {
-        access: range_filter(kept, case.sketched[access]) for access, kept in query.ranges().items()
+        access: range_filter(ranges, case.sketched[access])
+        for access, ranges in query.ranges().items()
     }
     text = rewrite_sql(case.query, filters)
     assert text != BAG_QUERIES[name]

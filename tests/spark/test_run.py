@@ -185,7 +185,7 @@ def new_session(spark: Any) -> Any:
     session.conf.set(PARTITIONS, "200")
     session.conf.unset(PARTITIONS)
     if session.conf.get(PARTITIONS) != "200":
-        pytest.skip("the installation has another number")
+        pytest.skip("the installation has another default")
     return session
 
 
@@ -199,7 +199,7 @@ def test_shuffle_partitions_grow_with_the_input(new_session: Any) -> None:
     assert new_session.conf.get(PARTITIONS) == "200"
     with pytest.raises(ZeroDivisionError), shuffles_for(new_session, 0):
         raise ZeroDivisionError
-    assert new_session.conf.get(PARTITIONS) == "200", "a failure leaves the session as it was"
+    assert new_session.conf.get(PARTITIONS) == "200", "a failure restores the setting"
 
 
 @pytest.mark.spark

@@ -79,8 +79,8 @@ def failing_start(fault: type[BaseException] = KeyboardInterrupt) -> Iterator[No
         raise fault
 
 
-def start_child(*words: str) -> subprocess.Popen[bytes]:
-    return java_gateway.Popen(words or SLEEP)
+def start_child(*command: str) -> subprocess.Popen[bytes]:
+    return java_gateway.Popen(command or SLEEP)
 
 
 def has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -105,8 +105,8 @@ def test_a_child_is_ended_if_popen_is_interrupted(monkeypatch: pytest.MonkeyPatc
     """The interrupt arrives within `Popen`, after the fork."""
     children: list[subprocess.Popen[bytes]] = []
 
-    def interrupted(*words: object, **options: object) -> None:
-        children.append(subprocess.Popen(*words, **options))  # type: ignore[call-overload]
+    def interrupted(*arguments: object, **options: object) -> None:
+        children.append(subprocess.Popen(*arguments, **options))  # type: ignore[call-overload]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(java_gateway, "Popen", interrupted)

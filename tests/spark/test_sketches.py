@@ -285,7 +285,7 @@ def neighbors(boundaries, *extremes):
 
 @pytest.fixture
 def check(spark, tmp_path):
-    """Asserts that Spark and RangePartition map the values alike."""
+    """Asserts that Spark and RangePartition map the values to the same ranges."""
     return partial(check_range_ids, spark, tmp_path)
 
 
@@ -300,8 +300,8 @@ def check_range_ids(spark, folder, kind: data_schema.SqlType, boundaries, values
     result = with_range_id(frame, partition, "odd `name", "frag")
     assert result.columns == ["odd `name", "place", "frag"]
     assert dict(result.dtypes)["frag"] == "int"
-    answer = result.select("place", "frag").toArrow().sort_by("place")["frag"].to_pylist()
-    assert answer == partition.range_ids_of(from_arrow(values, kind)).tolist()
+    ids = result.select("place", "frag").toArrow().sort_by("place")["frag"].to_pylist()
+    assert ids == partition.range_ids_of(from_arrow(values, kind)).tolist()
 
 
 INTEGER_BOUNDARIES = {

@@ -352,7 +352,7 @@ def test_no_filter_drops_rows(spark, tmp_path, values, kind):
     snapshots = [written_table(spark, tmp_path, writer, rows) for writer in WRITERS]
     assert {snapshot.column("d").type for snapshot in snapshots} <= {DOUBLE, FLOAT}
     frames = [snapshot_frame(spark, snapshot) for snapshot in snapshots]
-    all_files = reduce(lambda left, right: left.unionAll(right), frames)
+    all_files = reduce(lambda first, second: first.unionAll(second), frames)
     conditions = CONDITIONS[values]
     (counts,) = all_files.selectExpr(
         *(f"COUNT_IF({condition})" for condition in conditions)

@@ -439,7 +439,7 @@ PROFILES = sorted((ROOT / "configs").glob("*.yaml"))
 def test_every_workload_loads_without_variables(path: Path) -> None:
     workload = load_workload(path, {})
     assert workload.name == path.stem
-    assert path.read_text().startswith("# "), "a comment says what it exercises"
+    assert path.read_text().startswith("# "), "a comment describes the workload"
     for table in workload.tables.values():
         assert table.path == str(ROOT / "demo" / table.name)
     relocated = load_workload(path, {"IMPCTL_DATA": "/data"})

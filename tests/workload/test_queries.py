@@ -316,7 +316,7 @@ def test_triggers_of_the_documentation_are_valid(load: Load) -> None:
 
 
 def times(text: str, year: int, days: int) -> list[datetime]:
-    """The times of a crontab in the first days of a year."""
+    """Times of a crontab in the first days of a year."""
     start = datetime(year, 1, 1)
     occurrences = read_cron(text).after(start - timedelta(seconds=1))
     return list(takewhile(lambda time: time < start + timedelta(days=days), occurrences))
@@ -398,7 +398,7 @@ def test_macros_of_crontabs() -> None:
     assert days_of("@weekly", 2026)[:2] == ["01-04", "01-11"]
     assert days_of("@monthly", 2026)[:3] == ["01-01", "02-01", "03-01"]
     assert days_of("@yearly", 2026) == days_of("@annually", 2026) == ["01-01"]
-    assert all(read_cron(word) for word in MACROS)
+    assert all(read_cron(macro) for macro in MACROS)
 
 
 REFUSED_CRONTABS = {

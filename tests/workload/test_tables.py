@@ -215,8 +215,8 @@ def test_no_message_shows_the_value_of_a_variable(problems: Problems) -> None:
 
 def test_entries_of_one_table_must_agree(load: Load, problems: Problems) -> None:
     head = "version: 1\nqueries: {q: {sql: SELECT 1}}\ntables:\n"
-    one = load(f"{head}  t: {{path: a}}\n  u: {{path: a, changes: never}}\n")
-    assert one.tables["t"].never_changes
+    loaded = load(f"{head}  t: {{path: a}}\n  u: {{path: a, changes: never}}\n")
+    assert loaded.tables["t"].never_changes
     (result,) = problems(
         f"{head}  t: {{path: a, changes: {{every: 1h}}}}\n  u: {{path: a, changes: never}}\n"
     )

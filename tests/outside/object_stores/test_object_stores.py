@@ -179,18 +179,20 @@ def test_applied_batches_are_found_by_reading_the_log_once(lake: Lake) -> None:
     workspace.cli.good("apply", "--all")
     lake.take_requests()
     lake.delta("t")
-    opened = len(lake.take_requests())
+    open_count = len(lake.take_requests())
     results = workspace.cli.good("apply", "--all").results
     requests = lake.take_requests()
     versions = [(result["version"], result["already_applied"]) for result in results]
     assert versions == [(version, True) for version in range(1, BATCHES + 1)]
     # Each entry is read once; per batch there are requests beyond the log's end and at its end.
-    assert len(requests) <= opened + (BATCHES + 1) + 2 * BATCHES + 2, kinds(requests)
+    assert len(requests) <= open_count + (BATCHES + 1) + 2 * BATCHES + 2, kinds(requests)
     # Each entry of a short log is read, even before a checkpoint, besides the reads of commits.
     lake.delta("t").create_checkpoint()
-    more = lake.workload(lake.uri("t"), [*appends(BATCHES)[:1], *appends(BATCHES + 2)[BATCHES:]])
+    extended = lake.workload(
+        lake.uri("t"), [*appends(BATCHES)[:1], *appends(BATCHES + 2)[BATCHES:]]
+    )
     lake.take_requests()
-    results = more.cli.good("apply", "--all").results
+    results = extended.cli.good("apply", "--all").results
     counts = kinds(lake.take_requests())
     versions = [(result["version"], result["already_applied"]) for result in results]
     assert versions == [(1, True), (BATCHES + 1, False), (BATCHES + 2, False)]
@@ -273,8 +275,8 @@ def target(lake: Lake) -> TargetTable:
 def test_concurrent_runs_apply_each_batch_once(lake: Lake) -> None:
     workspace = lake.workload(lake.make("t"), appends(6))
     lake.server.delay(20)
-    words = ["-P", "-m", "impctl", "apply", str(workspace.cli.workload), "--all", "--json"]
-    command = [sys.executable, *words]
+    arguments = ["-P", "-m", "impctl", "apply", str(workspace.cli.workload), "--all", "--json"]
+    command = [sys.executable, *arguments]
     runs = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(2)
