@@ -252,8 +252,8 @@ def check_answers(
     }
     stored_ranges, full = ranges(cli), all_lineage_ranges(cli)
     for name, sketches in stored_ranges.items():
-        for some, whole in zip(sketches, full[name], strict=True):
-            assert {*some} <= {*whole}, name
+        for range_ids, full_range_ids in zip(sketches, full[name], strict=True):
+            assert {*range_ids} <= {*full_range_ids}, name
     return stored_ranges, full
 
 

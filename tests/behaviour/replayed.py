@@ -344,11 +344,11 @@ def _order(prepared: PreparedQuery) -> tuple[list[int], bool]:
     limited."""
     ending = answer_plan(prepared.planned).ending
     positions = []
-    shown = [one.expr for one in ending.outputs]
+    outputs = [one.expr for one in ending.outputs]
     for key in ending.order:
-        if key.expr not in shown:
+        if key.expr not in outputs:
             return positions, False
-        positions.append(shown.index(key.expr))
+        positions.append(outputs.index(key.expr))
     return positions, ending.is_cut
 
 

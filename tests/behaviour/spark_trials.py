@@ -372,7 +372,7 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
         return
     expected = _spark_result(spark, case, Request(root, True, {}), rng)
     result = {"one run": _by_run(answer, once, case), "kept": _by_state(query, answer, case)}
-    for way, table in result.items():
+    for method, table in result.items():
         if table is None:
             continue
         if isinstance(table, ImpctlError):
@@ -383,11 +383,11 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
             tally.spark_failed += 1
             tally.unnoticed.append(seed)
             continue
-        tally.run += way == "one run"
-        tally.kept += way == "kept"
+        tally.run += method == "one run"
+        tally.kept += method == "kept"
         tally.ordered += is_ordered
         tally.rows += len(table)
-        _compare_answers(table, expected, root, case, f"seed {seed}, {way}", is_ordered, tally)
+        _compare_answers(table, expected, root, case, f"seed {seed}, {method}", is_ordered, tally)
 
 
 def _ordered(rng: Random, plan: Plan) -> tuple[Plan, bool]:

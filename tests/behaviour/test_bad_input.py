@@ -243,9 +243,9 @@ def facts(rows: int) -> pa.Table:
 
 
 def write_large(folder: Path) -> None:
-    whole = facts(LARGE_ROWS)
+    table = facts(LARGE_ROWS)
     for index in range(FILES):
-        part = whole.slice(index * LARGE_ROWS // FILES, LARGE_ROWS // FILES)
+        part = table.slice(index * LARGE_ROWS // FILES, LARGE_ROWS // FILES)
         write_deltalake(str(folder / "f"), part, mode="append")
     numbers = np.arange(LARGE_ROWS // 2)
     write_deltalake(str(folder / "d"), pa.table({"k": numbers, "c": numbers // 2}))
@@ -329,10 +329,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("place", REFUSED)
-def test_out_of_memory(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+@pytest.mark.parametrize("case", REFUSED)
+def test_out_of_memory(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """The error is not attributed to a table, a file or the query."""
-    owner, name, error = REFUSED[place]
+    owner, name, error = REFUSED[case]
     monkeypatch.setattr(owner, name, failing(error))
     ran = cli_of_large("query", "--query", "top", "--by", "engine")
     assert ran.refusal == (3, "out_of_memory")

@@ -207,22 +207,22 @@ def ground(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> G
 
 
 def test_parameters_set_the_current_time(ground: Ground) -> None:
-    mine, only = ground.mine, ("--query", "given")
+    cli, only = ground.mine, ("--query", "given")
     params = ("--param", "today=2026-03-05", "--param", "hour=2026-03-06 07:00")
-    ran = mine.one("maintain", *only, *params)
+    ran = cli.one("maintain", *only, *params)
     assert ran["action"] == "exact"
     assert ran["moments"] == {":today": "2026-03-05", ":hour": "2026-03-06T07:00:00+00:00"}
-    status = mine.one("status", *only, *params)
+    status = cli.one("status", *only, *params)
     assert status["sketches"] == ground.fresh.one("capture", *only, *params)["sketches"]
     assert not status["stale"]
-    stale_reason = mine.one("status", *only)["stale_reason"]
+    stale_reason = cli.one("status", *only)["stale_reason"]
     assert ":today changed from 2026-03-05 to 2026-03-01" in stale_reason
-    rewritten = mine.one("rewrite", *only, *params)
+    rewritten = cli.one("rewrite", *only, *params)
     assert "DATE '2026-03-05'" in rewritten["sql"]
     assert rewritten["action"] == "none"
-    wrong = mine("maintain", *only, "--param", "today=1.3.2026")
+    wrong = cli("maintain", *only, "--param", "today=1.3.2026")
     assert wrong.error["code"] == "parameter_type"
-    assert mine("maintain", "--param", "day=2026-03-05").error["code"] == "parameter_unknown"
+    assert cli("maintain", "--param", "day=2026-03-05").error["code"] == "parameter_unknown"
 
 
 @pytest.mark.slow
@@ -642,10 +642,10 @@ FIRST, LATEST_DAYS = date(2026, 1, 1), 6
 def rows(day: int | None, count: int, start: int = 0) -> pa.Table:
     """Rows with this day, or with NULL."""
     moment = FIRST if day is None else FIRST + timedelta(days=day)
-    at = datetime.combine(moment, datetime.min.time(), UTC)
+    midnight = datetime.combine(moment, datetime.min.time(), UTC)
     columns = [
         [None if day is None else moment] * count,
-        [at + timedelta(hours=row % 24) for row in range(count)],
+        [midnight + timedelta(hours=row % 24) for row in range(count)],
         [row % 3 for row in range(start, start + count)],
         [None if row % 5 == 4 else row % 7 for row in range(count)],
     ]

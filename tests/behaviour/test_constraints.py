@@ -122,9 +122,9 @@ def test_not_null_from_statistics_is_assumed(tmp_path: Path, capsys: Capsys) -> 
     # A file without the column, as a careless writer might add.
     pq.write_table(NUMBERS.select(["g", "k"]), tmp_path / "t" / "late.parquet")
     size = (tmp_path / "t" / "late.parquet").stat().st_size
-    late = AddAction("late.parquet", size, {}, 0, True, "{}")
+    action = AddAction("late.parquet", size, {}, 0, True, "{}")
     delta = DeltaTable(path)
-    delta.create_write_transaction([late], mode="append", schema=delta.schema())
+    delta.create_write_transaction([action], mode="append", schema=delta.schema())
     ran = cli("maintain", "--policy", "incremental")
     assert ran.refusal == (7, "assumption_broken")
     assert "`t.x` has no NULL" in ran.error["message"]

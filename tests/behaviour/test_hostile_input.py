@@ -201,10 +201,10 @@ HARMLESS = (
 
 @pytest.mark.parametrize("uri", SIGNED)
 def test_credentials_are_masked(uri: str) -> None:
-    shown = masked(f"Reading `{uri.replace('SECRET', SECRET)}` failed")
-    assert SECRET not in shown
-    assert "***" in shown
-    assert shown.endswith("` failed")
+    text = masked(f"Reading `{uri.replace('SECRET', SECRET)}` failed")
+    assert SECRET not in text
+    assert "***" in text
+    assert text.endswith("` failed")
 
 
 @pytest.mark.parametrize("text", HARMLESS)
@@ -306,7 +306,7 @@ LOCAL = [
     *("%2e%2e/outside.parquet", "..%2Foutside.parquet", "link.parquet", "linked/outside.parquet"),
     *("pipe.parquet", "device.parquet", "folder.parquet"),
 ]
-PLACES = ("add", "added later", "changed", "removed")
+ENTRIES = ("add", "added later", "changed", "removed")
 
 
 @pytest.fixture
@@ -330,11 +330,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[bytes]]]
 
 @pytest.fixture
 def hostile(tmp_path: Path, capsys: Capsys) -> Callable[[str, str], Cli]:
-    """Creates a table whose log names a bad file in one of `PLACES`, captured if possible."""
+    """Creates a table whose log names a bad file in one of `ENTRIES`, captured if possible."""
     outside = pa.table({"g": [7], "x": [70]})
     handmade.write_file(tmp_path, "outside.parquet", outside)
 
-    def make(name: str, place: str) -> Cli:
+    def make(name: str, entry: str) -> Cli:
         folder = tmp_path / f"{len(os.listdir(tmp_path))}"
         table = folder / "t"
         table.mkdir(parents=True)
@@ -347,19 +347,19 @@ def hostile(tmp_path: Path, capsys: Capsys) -> Callable[[str, str], Cli]:
         bad = name.replace("{outside}", str(folder / "outside.parquet").lstrip("/"))
         first = handmade.added(table, "first.parquet", LOGGED_ROWS)
         feed = {"configuration": {"delta.enableChangeDataFeed": "true"}}
-        actions = [first, handmade.add(bad, 3)] if place == "add" else [first]
+        actions = [first, handmade.add(bad, 3)] if entry == "add" else [first]
         handmade.create(table, FIELDS, *actions, **feed)
         cli = Cli.over(capsys, folder, LOGGED_WORKLOAD)
-        if place != "add":
+        if entry != "add":
             cli.good("capture")
-            handmade.commit(table, 1, *_later(table, place, bad))
+            handmade.commit(table, 1, *_later(table, entry, bad))
         return cli
 
     return make
 
 
-def _later(table: Path, place: str, bad: str) -> list[dict[str, Any]]:
-    match place:
+def _later(table: Path, entry: str, bad: str) -> list[dict[str, Any]]:
+    match entry:
         case "added later":
             return [handmade.add(bad, 3)]
         case "changed":
@@ -385,38 +385,38 @@ def distribute(names: Sequence[str], values: Sequence[str]) -> list[Any]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("place", "names"), distribute(PLACES, REMOTE))
+@pytest.mark.parametrize(("entry", "names"), distribute(ENTRIES, REMOTE))
 def test_no_request_is_sent(
-    place: str,
+    entry: str,
     names: Sequence[str],
     server: tuple[int, list[bytes]],
     hostile: Callable[[str, str], Cli],
 ) -> None:
     port, requests = server
     for name in names:
-        cli = hostile(name.replace("{port}", str(port)), place)
-        check_not_opened(cli, place)
-        assert requests == [], (name, place)
+        cli = hostile(name.replace("{port}", str(port)), entry)
+        check_not_opened(cli, entry)
+        assert requests == [], (name, entry)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("place", "names"), distribute(PLACES, LOCAL))
+@pytest.mark.parametrize(("entry", "names"), distribute(ENTRIES, LOCAL))
 def test_no_other_file_is_opened(
-    place: str, names: Sequence[str], hostile: Callable[[str, str], Cli]
+    entry: str, names: Sequence[str], hostile: Callable[[str, str], Cli]
 ) -> None:
     for name in names:
-        check_not_opened(hostile(name, place), place)
+        check_not_opened(hostile(name, entry), entry)
 
 
-def check_not_opened(cli: Cli, place: str) -> None:
+def check_not_opened(cli: Cli, entry: str) -> None:
     """Commands that need the file refuse to open it, and no result has a row of it."""
     query = ("query", "--query", "q", "--by", "engine")
     maintain = ("maintain", "--policy", "incremental")
-    first = ("capture",) if place == "add" else maintain
+    first = ("capture",) if entry == "add" else maintain
     runs = [cli(*words) for words in (first, query, ("check",))]
     codes = {ran.error["code"] for ran in runs if ran.code}
     assert all(ran.code in (0, 3) for ran in runs), codes
-    assert place == "removed" or codes & {"file_outside_table", "data_file_irregular"}, codes
+    assert entry == "removed" or codes & {"file_outside_table", "data_file_irregular"}, codes
     if runs[1].code == 0:
         (answer,) = runs[1].results
         assert 7 not in dict(answer["rows"])

@@ -84,11 +84,11 @@ def workload(folder: Path, sql: str, capsys: Capsys) -> Cli:
 @pytest.fixture
 def spread_cli(tmp_path: Path, capsys: Capsys) -> Cli:
     """Even groups pass. Odd ones have ten rows and fail, in files with even groups or without."""
-    beside = [
+    mixed_files = [
         [(g, 0) for g in (k, k + 1) for _ in range(1 if g % 2 == 0 else 3)] for k in range(GROUPS)
     ]
-    far = [[(g, 0)] * 5 for g in range(1, GROUPS, 2)]
-    write_files(tmp_path, beside + far)
+    odd_files = [[(g, 0)] * 5 for g in range(1, GROUPS, 2)]
+    write_files(tmp_path, mixed_files + odd_files)
     cli = workload(tmp_path, SPREAD, capsys)
     captured = cli.one("capture")
     assert len(captured["sketches"][0]["ranges"]) > 32, "more ranges than a filter has"

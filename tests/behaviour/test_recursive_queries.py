@@ -109,21 +109,25 @@ def add_links(folder: Path, *links: tuple[int, int]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "links", "back"),
+    ("name", "links", "closing_link"),
     [
         ("levels", [(7, 8), (8, 9), (9, 10)], (10, 7)),
         ("as_deep", [(19, 30), (30, 31), (31, 32)], (32, 30)),
     ],
 )
 def test_change_that_closes_a_cycle_leaves_store_unchanged(
-    tmp_path: Path, capsys: Capsys, name: str, links: list[tuple[int, int]], back: tuple[int, int]
+    tmp_path: Path,
+    capsys: Capsys,
+    name: str,
+    links: list[tuple[int, int]],
+    closing_link: tuple[int, int],
 ) -> None:
     cli = chained(tmp_path, capsys, name, *links).captured()
     before = ranges(cli)
-    add_links(tmp_path, back)
+    add_links(tmp_path, closing_link)
     assert cli("maintain").refusal == (3, "recursion_limit")
     assert ranges(cli) == before
-    DeltaTable(str(tmp_path / "links")).delete(f"src = {back[0]}")
+    DeltaTable(str(tmp_path / "links")).delete(f"src = {closing_link[0]}")
     assert cli.actions() == {"exact"}
     if name == "as_deep":
         result = answers(cli, name, "--sketch", "always", "--by", "engine")

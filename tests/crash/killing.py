@@ -1,8 +1,8 @@
-"""`impctl`, killed right before a write: `python -m tests.crash.killing AT WORD ...`.
+"""`impctl`, killed right before a write: `python -m tests.crash.killing INDEX WORD ...`.
 
-Writes are all that goes to disk: of the store (`store.disk`), and files outside of it by the calls
-of the system that make them, fill them, bring them in place and make them safe. Below zero nobody
-is killed, and how many writes there were goes to stderr.
+Writes are all disk operations: those of the store (`store.disk`), and the system calls that create,
+write, move, remove and sync other files. With a negative index the run is not killed. The number of
+writes is printed to stderr.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tests.support.run_cli import Spoken, spoken
 
 STRIDE = 96
 PARTS = min(STRIDE, TIMES)
-"""A test kills at one write in STRIDE; with IMPCTL_FUZZ=96 there are 96 parts, which take all."""
+"""A test kills at one write in STRIDE. With IMPCTL_FUZZ=96, the 96 parts cover all writes."""
 
 _STORE = ("create_empty", "create", "sync_folder", "remove", "put_note", "begin", "commit")
 _SYSTEM = ("fsync", "replace", "unlink", "mkdir")
 
 
 class Killer:
-    """Counts writes, and ends the process at one of them."""
+    """Counts writes, and kills the process at one of them."""
 
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, index: int) -> None:
+        self.index = index
         self.count = 0
 
     def before(self, act: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if self.count == self.at:
+            if self.count == self.index:
                 os.kill(os.getpid(), signal.SIGKILL)
             self.count += 1
             return act(*args, **kwargs)
@@ -48,11 +48,11 @@ class Killer:
 
 
 def main() -> int:
-    """Run the command that the words after the first say."""
+    """Run the command in the arguments after the first."""
     killer = Killer(int(sys.argv[1]))
-    # Every run of state becomes a file.
+    # Store every state run as a file.
     states.BLOB_LIMIT = 0
-    # Every commit is timed in its record: the writes are the same however slow the disk is.
+    # Record the time of every commit, so that the writes do not depend on the speed of the disk.
     capture._WORTH_TELLING_MS = 0.0
     for name in _STORE:
         setattr(RealDisk, name, killer.before(getattr(RealDisk, name)))
@@ -70,22 +70,22 @@ def main() -> int:
     return code
 
 
-def ran(folder: Path, at: int, *flags: str, command: str = "maintain") -> Spoken:
-    """The command on the folder's workload, killed at a write; below zero not at all."""
-    words = [command, str(folder / "w.yaml"), *flags, "--json"]
-    return spoken(sys.executable, "-m", "tests.crash.killing", str(at), *words)
+def ran(folder: Path, index: int, *flags: str, command: str = "maintain") -> Spoken:
+    """Run the command on the folder's workload, killed at a write unless the index is negative."""
+    arguments = [command, str(folder / "w.yaml"), *flags, "--json"]
+    return spoken(sys.executable, "-m", "tests.crash.killing", str(index), *arguments)
 
 
-def writes(done: Spoken) -> int:
-    """How many writes a run had that went well."""
-    assert done.returncode == 0, done.stderr
-    counted = re.search(r"writes: (\d+)", done.stderr)
-    assert counted is not None
-    return int(counted[1])
+def writes(process: Spoken) -> int:
+    """The number of writes of a successful run."""
+    assert process.returncode == 0, process.stderr
+    found = re.search(r"writes: (\d+)", process.stderr)
+    assert found is not None
+    return int(found[1])
 
 
 def saved_as(folder: Path) -> Path:
-    """A copy beside a folder, put back before each try: stores know their path."""
+    """Copy a folder. The copy is restored to the same path, because stores know their path."""
     saved = folder.with_name("saved")
     shutil.copytree(folder, saved)
     return saved

@@ -1,4 +1,4 @@
-"""`impctl` in processes of its own over small workloads, and what they said and left."""
+"""Runs of `impctl` in separate processes over small workloads, and checks of their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from impctl.tables.write.maintenance import create_table
 
 
 class Done(Struct, frozen=True):
-    """A process that ended."""
+    """A finished process."""
 
     code: int
     document: dict[str, Any]
@@ -39,28 +39,28 @@ class Done(Struct, frozen=True):
 
 def start(workload: Path, command: str, *words: str, **environment: str) -> subprocess.Popen[str]:
     """`impctl COMMAND WORKLOAD --json ...`, running."""
-    called = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words]
+    arguments = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(called, text=True, env=env, **pipes)
+    return subprocess.Popen(arguments, text=True, env=env, **pipes)
 
 
 def end(process: subprocess.Popen[str]) -> Done:
-    """The exit code and the document, which must be there and whole."""
+    """Wait for the exit code and the JSON document, which must be complete."""
     out, err = process.communicate(timeout=300)
     assert "Traceback" not in err, err
     return Done(process.returncode, json.loads(out), err)
 
 
 def ran(workload: Path, command: str, *words: str) -> Done:
-    """Run to the end."""
+    """Run a command to its end."""
     return end(start(workload, command, *words))
 
 
 def until_open(process: subprocess.Popen[str], store: Path) -> float:
-    """Wait until the process has the catalog open, or has ended; when that was.
+    """Wait until the process has opened the catalog or ended, and return the time.
 
-    Loading takes most of a short run and writes nothing: shots go behind it.
+    Loading takes most of a short run and writes nothing, so signals are sent after it.
     """
     catalog = str((store / "catalog.sqlite").resolve())
     while process.poll() is None:
@@ -94,9 +94,9 @@ queries:
 store: .impctl
 spark: {master: "local[2]"}
 """
-"""Policy `incremental` throughout: nothing here may hide behind a recapture.
+"""Policy `incremental` for all queries, so that no recapture hides an error.
 
-One keeps its answer.
+One query has a materialized result.
 """
 
 _KEYS = {"by_g": "g", "by_x": "x"}
@@ -104,7 +104,7 @@ MATERIALIZED = "by_x"
 
 
 def some_rows(count: int, seed: int, start: int = 0) -> pa.Table:
-    """Rows with NULL keys; groups of about three, so that many stand at the border of HAVING."""
+    """Rows with NULL keys and groups of about three, so that many are close to the HAVING limit."""
     draw = random.Random(seed)
     groups = draw.choices([*range(start, start + count // 3), None], k=count)
     values = draw.choices([*range(40), None], k=count)
@@ -112,7 +112,7 @@ def some_rows(count: int, seed: int, start: int = 0) -> pa.Table:
 
 
 def write_workload(folder: Path, rows: int = 60) -> Path:
-    """A table, and the workload file beside it."""
+    """Create a table and a workload file."""
     create_table(str(folder / "t"), some_rows(rows, 1))
     file = folder / "w.yaml"
     file.write_text(WORKLOAD)
@@ -132,30 +132,30 @@ def newest(table: Path) -> int:
 
 
 def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
-    """Every stored sketch is exactly that of its version, and its state can be read whole.
+    """Check that stored sketches are accurate at their versions and that their state is readable.
 
-    So is the answer that is kept: the workload file is beside the table.
+    The materialized result is checked too. The workload file is beside the table.
     """
     result = {}
-    with Store.open(store, create=False) as held:
-        for name in held.queries():
-            stored = held.load(name)
+    with Store.open(store, create=False) as open_store:
+        for name in open_store.queries():
+            stored = open_store.load(name)
             assert stored is not None
-            assert held.load_runs(name)
+            assert open_store.load_runs(name)
             (sketch,) = stored.sketches
-            wanted = wanted_fragments(stored, table)
-            assert set(sketch.ranges.ids) == wanted, (name, stored.versions)
+            expected = expected_ranges(stored, table)
+            assert set(sketch.ranges.ids) == expected, (name, stored.versions)
             if name == MATERIALIZED:
-                rows = Counter(kept_rows_of(stored, table.parent / "w.yaml", store))
-                assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
+                rows = Counter(materialized_rows(stored, table.parent / "w.yaml", store))
+                assert rows == expected_rows(table, stored.versions["t"]), (name, stored.versions)
             result[name] = stored
     return result
 
 
-def kept_rows_of(
+def materialized_rows(
     stored: StoredQuery, workload: Path, store: Path | None = None
 ) -> list[tuple[Any, ...]]:
-    """The rows that are kept with the stored sketch, at its versions however old."""
+    """The materialized rows of the stored sketch, at its versions."""
     assert stored.state_meta.get("answer") is True
     with open_context(Settings(workload, store=store)) as ctx:
         (spec,) = ctx.queries([stored.query])
@@ -167,21 +167,21 @@ def kept_rows_of(
         return [*rows_of(answer)]
 
 
-def wanted_rows(table: Path, version: int) -> Counter[tuple[Any, ...]]:
-    """The answer of `by_x` at this version, from the table itself."""
+def expected_rows(table: Path, version: int) -> Counter[tuple[Any, ...]]:
+    """The result of `by_x` at this version, computed from the table."""
     groups: dict[Any, list[Any]] = {}
     for row in DeltaTable(str(table), version=version).to_pyarrow_table().to_pylist():
         groups.setdefault(row["x"], []).append(row["g"])
     return Counter(
-        (key, max(known, default=None), min(known, default=None))
-        for key, result in groups.items()
-        for known in [[value for value in result if value is not None]]
-        if len(result) > 2
+        (key, max(values, default=None), min(values, default=None))
+        for key, group in groups.items()
+        for values in [[value for value in group if value is not None]]
+        if len(group) > 2
     )
 
 
-def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:
-    """The fragments of all rows whose group passes HAVING, from the table itself."""
+def expected_ranges(stored: StoredQuery, table: Path) -> set[int]:
+    """The ranges of all rows whose group passes HAVING, computed from the table."""
     (sketch,) = stored.sketches
     version = stored.versions["t"]
     name = _KEYS[stored.query]
@@ -192,16 +192,21 @@ def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:
     return {ranges if key is None else bisect.bisect_right(boundaries, key) for key in passing}
 
 
-def check_nothing_left(store: Path) -> None:
-    """The files of state are those that runs refer to, and the folder holds nothing strange."""
-    with Store.open(store, create=False) as held:
-        refs = [ref for name in held.queries() for ref in held.run_refs(name)]
+def check_no_leftovers(store: Path) -> None:
+    """Check that the store has only the state files that runs refer to, and no unknown files."""
+    with Store.open(store, create=False) as open_store:
+        refs = [ref for name in open_store.queries() for ref in open_store.run_refs(name)]
     folder = store / "state"
     files = list(folder.iterdir()) if folder.exists() else []
     assert len(files) == sum(ref.is_file for ref in refs)
     bases, ends = ("catalog.sqlite", "ledger.sqlite"), ("", "-wal", "-shm")
-    known = {"lock", "lock.recovery", "state", *(f"{base}{end}" for base in bases for end in ends)}
-    assert {path.name for path in store.iterdir()} <= known
+    allowed = {
+        "lock",
+        "lock.recovery",
+        "state",
+        *(f"{base}{end}" for base in bases for end in ends),
+    }
+    assert {path.name for path in store.iterdir()} <= allowed
 
 
 BATCHES = """\
@@ -220,7 +225,7 @@ VERSIONS = {"t": 4, "u": 2}
 
 
 def write_batches(folder: Path) -> Path:
-    """Two tables and a workload whose batches do something else when they are done twice."""
+    """Create two tables and a workload whose batches have other effects if applied twice."""
     for name, ids in (("t", [0, 1, 2, 3]), ("u", [7])):
         create_table(str(folder / name), pa.table({"id": ids, "x": ids}))
     (folder / "more.csv").write_text("id,x\n200,1\n201,2\n")
@@ -239,14 +244,14 @@ def newest_applied(table: Path) -> int:
     return max(int(entry.stem) for entry in (table / "_delta_log").glob("*.json"))
 
 
-def shoot(workload: Path, number: signal.Signals, draw: random.Random) -> Counter[str]:
-    """One run that gets the signal at some moment; what came of it."""
+def run_with_signal(workload: Path, number: signal.Signals, draw: random.Random) -> Counter[str]:
+    """Send the signal to a run at a random time, and count the outcome."""
     folder = workload.parent
     before = versions(folder)
     process = start(workload, "apply", "--all")
     commits = draw.randrange(sum(VERSIONS.values()) + 1 - sum(before.values()) or 1)
     limit = time.monotonic() + 60
-    # Before that Python itself is starting, and answers signals as it likes.
+    # Before that, Python is starting up and its response to signals is undefined.
     maps = Path(f"/proc/{process.pid}/maps")
     while process.poll() is None and "deltalake" not in maps.read_text():
         time.sleep(0.002)
@@ -256,33 +261,39 @@ def shoot(workload: Path, number: signal.Signals, draw: random.Random) -> Counte
         time.sleep(0.0005)
     time.sleep(draw.choice([0.0, draw.uniform(0, 0.03), draw.uniform(0, 0.3), draw.uniform(0, 2)]))
     process.send_signal(number)
-    return told(process, number, before, folder)
+    return summarize(process, number, before, folder)
 
 
-def told(
+def summarize(
     process: subprocess.Popen[str], number: signal.Signals, before: dict[str, int], folder: Path
 ) -> Counter[str]:
     out, err = process.communicate(timeout=120)
-    made = {
+    committed = {
         (name, version)
         for name, newest_one in versions(folder).items()
         for version in range(before[name] + 1, newest_one + 1)
     }
     if number is signal.SIGKILL or process.returncode < 0:
-        return Counter(killed=1, commits_of_killed=len(made))
+        return Counter(killed=1, commits_of_killed=len(committed))
     assert "Traceback" not in err, err
     assert process.returncode in (0, 130), err
     if not out:
-        return Counter(silent=1, untold=len(made))
+        return Counter(silent=1, untold=len(committed))
     document = json.loads(out)
     results = document["results"]
-    mine = {(r["table"], r["version"]) for r in results if not r["already_applied"]}
-    assert mine <= made
+    reported = {(r["table"], r["version"]) for r in results if not r["already_applied"]}
+    assert reported <= committed
     code = (document["error"] or {"code": "none"})["code"]
     assert code == ("interrupted" if process.returncode == 130 else "none")
-    if mine and process.returncode == 130:
-        assert all(f"version {v} of `{t}`" in document["error"]["message"] for t, v in mine)
-    return Counter({f"exit_{process.returncode}": 1, "told": len(mine), "untold": len(made - mine)})
+    if reported and process.returncode == 130:
+        assert all(f"version {v} of `{t}`" in document["error"]["message"] for t, v in reported)
+    return Counter(
+        {
+            f"exit_{process.returncode}": 1,
+            "told": len(reported),
+            "untold": len(committed - reported),
+        }
+    )
 
 
 def rows(table: Path) -> list[tuple[int, int]]:
@@ -290,14 +301,14 @@ def rows(table: Path) -> list[tuple[int, int]]:
     return sorted(zip(data["id"].to_pylist(), data["x"].to_pylist(), strict=True))
 
 
-def disturbed(folder: Path, seed: int) -> Counter[str]:
-    """Shots until all is in; one of three from which no run can tell. What came of the runs."""
+def apply_with_signals(folder: Path, seed: int) -> Counter[str]:
+    """Interrupt some `apply` runs, a third with SIGKILL, finish, check, and count the outcomes."""
     draw = random.Random(seed)
     workload = write_batches(folder)
     result: Counter[str] = Counter()
     for _ in range(draw.choice([1, 2, 4])):
         number = draw.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-        result += shoot(workload, number, draw)
+        result += run_with_signal(workload, number, draw)
     process = start(workload, "apply", "--all")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err

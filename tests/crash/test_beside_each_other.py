@@ -1,4 +1,4 @@
-"""Readers, writers and others at their tables, all at once and in real processes."""
+"""Concurrent readers, writers and table changes in real processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def cli(tmp_path: Path, capsys: Capsys) -> Cli:
 
 
 @contextmanager
-def changing(table: Path) -> Iterator[list[int]]:
-    """Another thread commits to the table all the time; the list counts."""
+def concurrent_changes(table: Path) -> Iterator[list[int]]:
+    """Another thread commits to the table continuously and counts in the list."""
     is_over, counts = threading.Event(), [0]
 
     def work() -> None:
@@ -47,9 +47,9 @@ def changing(table: Path) -> Iterator[list[int]]:
 
 
 @pytest.mark.slow
-def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Path) -> None:
-    """None fails, whatever the writer and the table do meanwhile; what is stored is right."""
-    with changing(tmp_path / "t") as counts:
+def test_readers_and_writers_on_a_changing_table(cli: Cli, tmp_path: Path) -> None:
+    """No run fails, and the stored sketches are accurate."""
+    with concurrent_changes(tmp_path / "t") as counts:
         running = [start(cli.workload, "maintain") for _ in range(2)]
         running += [start(cli.workload, "status")]
         running += [start(cli.workload, "rewrite", "--query", q) for q in ("by_g", "by_x")]
@@ -60,8 +60,8 @@ def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Pat
     assert not any(result.get("stale_reason", "") and "not the one" in result["stale_reason"]
                    for done in reads for result in done.document["results"])  # fmt: skip
     cli.good("maintain")
-    held = check_store(tmp_path / ".impctl", tmp_path / "t")
-    assert {stored.versions["t"] for stored in held.values()} == {newest(tmp_path / "t")}
+    stored_queries = check_store(tmp_path / ".impctl", tmp_path / "t")
+    assert {stored.versions["t"] for stored in stored_queries.values()} == {newest(tmp_path / "t")}
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Pat
         pytest.param(("rewrite", "--query", "by_g", "--require-sketch"), marks=pytest.mark.long),
     ],
 )
-def test_a_second_writer_names_the_first(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_second_writer_names_the_first(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     change(tmp_path / "t", 2)
     with held_lock(tmp_path / ".impctl") as holder:
         readers = [start(cli.workload, "status") for _ in range(2)]
@@ -87,7 +87,7 @@ def test_a_second_writer_names_the_first(cli: Cli, tmp_path: Path, words: tuple[
         assert "running `a test that waits`, for " in error["message"]
         waiting = start(cli.workload, words[0], *words[1:], "--lock-timeout", "60")
         time.sleep(1)
-    # The holder was killed by now: the waiting command takes over.
+    # The holder has been killed, so the waiting command gets the lock.
     assert end(waiting).code == 0
 
 
@@ -102,8 +102,8 @@ def test_readers_of_current_sketches_do_not_wait(cli: Cli, tmp_path: Path) -> No
         assert time.monotonic() - started < 30
 
 
-def test_the_lock_timeout_is_one_for_all_a_command_does(cli: Cli, tmp_path: Path) -> None:
-    """Each stale candidate of a reuse is maintained first, and each waited the whole time."""
+def test_lock_timeout_applies_once_per_command(cli: Cli, tmp_path: Path) -> None:
+    """Reuse maintains each stale candidate first; together they wait for one timeout."""
     change(tmp_path / "t", 2)
     settings = Settings(cli.workload, lock_timeout=0.6)
     with held_lock(tmp_path / ".impctl"), open_context(settings) as ctx:
@@ -114,8 +114,8 @@ def test_the_lock_timeout_is_one_for_all_a_command_does(cli: Cli, tmp_path: Path
         assert 0.6 <= time.monotonic() - started < 1.8
 
 
-def test_a_run_that_others_overtook_pins_again(cli: Cli, tmp_path: Path) -> None:
-    """Pinned at one version, the store maintained past it meanwhile: the table is the same one."""
+def test_overtaken_run_pins_again(cli: Cli, tmp_path: Path) -> None:
+    """Another run maintained the store past the pinned version; the table is still the same."""
     change(tmp_path / "t", 2)
     settings = Settings(cli.workload)
     with open_context(settings) as reader, open_context(settings) as writer:
@@ -128,9 +128,9 @@ def test_a_run_that_others_overtook_pins_again(cli: Cli, tmp_path: Path) -> None
     assert [(r.action, r.versions) for r in outcome.results] == [("none", {"t": 2})] * 2
 
 
-def test_a_killed_holder_is_told(cli: Cli, tmp_path: Path) -> None:
+def test_killed_holder(cli: Cli, tmp_path: Path) -> None:
     change(tmp_path / "t", 2)
     with held_lock(tmp_path / ".impctl") as holder:
         pass
-    told = cli.good("maintain", "-v").stderr
-    assert f"Recovered the lock of a run that ended early: process {holder.pid}" in told
+    messages = cli.good("maintain", "-v").stderr
+    assert f"Recovered the lock of a run that ended early: process {holder.pid}" in messages

@@ -1,4 +1,4 @@
-"""Full file systems, outputs that cannot be written, and what `gc` removes of a real store."""
+"""Full file systems, unwritable outputs, and `gc` of a real store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.store.store import Store
 from tests.crash.processes import (
     change,
-    check_nothing_left,
+    check_no_leftovers,
     check_store,
     newest,
     write_workload,
@@ -41,7 +41,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def disk(kind: str, tmp_path: Path) -> Iterator[Path]:
-    """An empty file system that holds little."""
+    """An empty, small file system."""
     with _mounted(tmp_path / "disk", f"{_OPTIONS[kind]},mode=700") as folder:
         yield folder
 
@@ -52,20 +52,20 @@ def _mounted(folder: Path, options: str) -> Iterator[Path]:
     if shutil.which("mount") is None:
         pytest.skip("there is no mount")
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"a file system may not be mounted here: {done.stderr.strip()}")
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a file system may not be mounted here: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture
 def cli(disk: Path, tmp_path: Path, capsys: Capsys) -> Cli:
-    return on_disk(tmp_path, capsys)
+    return disk_cli(tmp_path, capsys)
 
 
-def on_disk(tmp_path: Path, capsys: Capsys) -> Cli:
-    """The command line over a workload whose store is on the disk."""
+def disk_cli(tmp_path: Path, capsys: Capsys) -> Cli:
+    """A CLI for a workload whose store is on the small disk."""
     file = write_workload(tmp_path)
     file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
     return Cli(capsys, file)
@@ -73,7 +73,7 @@ def on_disk(tmp_path: Path, capsys: Capsys) -> Cli:
 
 @pytest.fixture
 def fill(disk: Path, kind: str) -> Callable[[], None]:
-    """Leaves no room at all on the disk."""
+    """Fills the disk completely."""
 
     def write() -> None:
         for number in range(100_000):
@@ -90,13 +90,13 @@ def fill(disk: Path, kind: str) -> Callable[[], None]:
     return filled
 
 
-def _clear(disk: Path) -> None:
+def free_space(disk: Path) -> None:
     for file in disk.glob("fill*"):
         file.unlink()
 
 
-def kept_up(cli: Cli, seeds: Iterable[int]) -> None:
-    """Captured, and maintained after each change."""
+def capture_and_maintain(cli: Cli, seeds: Iterable[int]) -> None:
+    """Capture, then maintain after each change."""
     cli.good("capture")
     for seed in seeds:
         change(cli.workload.parent / "t", seed)
@@ -113,15 +113,15 @@ def test_current_sketches_are_used(
     assert {result["reason_code"] for result in cli.good("maintain").results} == {"up_to_date"}
     cli.good("gc", "--dry-run")
     cli.good("gc")
-    _clear(disk)
+    free_space(disk)
     change(tmp_path / "t", 3)
     cli.good("maintain")
     check_store(disk / ".impctl", tmp_path / "t")
 
 
 def test_gc_makes_room(cli: Cli, disk: Path, fill: Callable[[], None], tmp_path: Path) -> None:
-    """What a killed writer left takes the last of the disk: removed, the rest has its room."""
-    kept_up(cli, (3, 4))
+    """Leftovers of a killed writer fill the disk; `gc` removes them."""
+    capture_and_maintain(cli, (3, 4))
     state = disk / ".impctl" / "state"
     state.mkdir(mode=0o700, exist_ok=True)
     for name in "abcd":
@@ -131,36 +131,36 @@ def test_gc_makes_room(cli: Cli, disk: Path, fill: Callable[[], None], tmp_path:
     kinds = [entry["kind"] for entry in entries if entry["removed"]]
     assert kinds.count("file") == 4
     assert "versions" in kinds
-    check_nothing_left(disk / ".impctl")
+    check_no_leftovers(disk / ".impctl")
     cli.good("maintain")
-    held = check_store(disk / ".impctl", tmp_path / "t")
-    assert {stored.versions["t"] for stored in held.values()} == {newest(tmp_path / "t")}
+    stored_queries = check_store(disk / ".impctl", tmp_path / "t")
+    assert {stored.versions["t"] for stored in stored_queries.values()} == {newest(tmp_path / "t")}
 
 
 def test_gc_on_a_full_disk(cli: Cli, disk: Path, fill: Callable[[], None], tmp_path: Path) -> None:
-    kept_up(cli, (3, 4))
+    capture_and_maintain(cli, (3, 4))
     fill()
     before = check_store(disk / ".impctl", tmp_path / "t")
     ran = cli("gc", "--keep", "1")
     assert (ran.refusal, ran.results[0]["entries"]) == ((6, "disk_full"), [])
     assert check_store(disk / ".impctl", tmp_path / "t") == before
-    _clear(disk)
+    free_space(disk)
     assert cli.one("gc", "--keep", "1")["entries"]
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "rewrite"])
 @pytest.mark.parametrize("is_new", [True, False])
-def test_what_has_to_be_written_is_told_by_its_code(
+def test_writing_to_a_full_disk_fails_with_its_code(
     cli: Cli, disk: Path, fill: Callable[[], None], command: str, is_new: bool, tmp_path: Path
 ) -> None:
-    """And once there is room the same command runs."""
+    """The same command succeeds once there is space."""
     if not is_new:
         cli.good("capture")
         change(tmp_path / "t", 3)
     fill()
     arguments = (command, "--query", "by_g")
     if command == "rewrite":
-        # It answers all the same, by the whole table.
+        # It works without the sketch, on the full table.
         assert cli.good(*arguments).results[0]["sketches"] == []
         if is_new:
             return
@@ -171,34 +171,34 @@ def test_what_has_to_be_written_is_told_by_its_code(
         assert "df -i" in ran.error["hint"]
         assert ".room-" not in ran.error["message"]
         cli.good("status")
-    _clear(disk)
+    free_space(disk)
     if is_new:
         cli.good("capture")
     cli.good(*arguments)
     check_store(disk / ".impctl", tmp_path / "t")
 
 
-def test_a_read_only_file_system_is_no_reason_to_try_again(tmp_path: Path, capsys: Capsys) -> None:
+def test_read_only_file_system_is_a_usage_error(tmp_path: Path, capsys: Capsys) -> None:
     with _mounted(tmp_path / "disk", "size=4m,mode=700,ro"):
-        assert on_disk(tmp_path, capsys)("capture").refusal == (2, "store_read_only")
+        assert disk_cli(tmp_path, capsys)("capture").refusal == (2, "store_read_only")
 
 
-def test_a_stale_sketch_that_cannot_be_written_is_not_used(tmp_path: Path, capsys: Capsys) -> None:
+def test_stale_sketch_on_read_only_store_is_not_used(tmp_path: Path, capsys: Capsys) -> None:
     disk = tmp_path / "disk"
-    asked = ("rewrite", "--query", "by_g")
+    arguments = ("rewrite", "--query", "by_g")
     with _mounted(disk, "size=16m,mode=700"):
-        cli = on_disk(tmp_path, capsys).captured()
+        cli = disk_cli(tmp_path, capsys).captured()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        assert cli.one(*asked)["sketches"]
+        assert cli.one(*arguments)["sketches"]
         change(tmp_path / "t", 3)
-        ran = cli.good(*asked)
+        ran = cli.good(*arguments)
         assert ran.results[0]["sketches"] == []
         assert "answered without a sketch" in " ".join(ran.document["warnings"])
-        assert cli(*asked, "--require-sketch").refusal == (2, "store_read_only")
+        assert cli(*arguments, "--require-sketch").refusal == (2, "store_read_only")
 
 
 @pytest.mark.parametrize("where", ["file", "file/below", "n" * 300, "loop"])
-def test_a_path_that_can_never_be_a_store_is_a_mistake(tmp_path: Path, where: str) -> None:
+def test_invalid_store_path_is_a_usage_error(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with refused(ImpctlError, "store_path") as caught:
@@ -208,10 +208,10 @@ def test_a_path_that_can_never_be_a_store_is_a_mistake(tmp_path: Path, where: st
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_told_as_that(
+def test_file_system_without_locks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """None can be mounted here: the system call says what it says on one."""
+    """Such a file system cannot be mounted here, so the system call is mocked."""
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, "no locks")))
     with refused(ImpctlError, "store_without_locks") as caught:
         Store.open(tmp_path / "store")
@@ -226,23 +226,23 @@ def workload(tmp_path: Path) -> Path:
 
 
 def shell(workload: Path, command: str, redirected: str) -> Spoken:
-    """`impctl COMMAND` with streams as a shell redirects them; `{}` stands for the workload."""
+    """`impctl COMMAND` with redirected streams; `{}` is replaced by the workload."""
     words = command.replace("{}", f"'{workload}'")
     return spoken("bash", "-c", f"'{sys.executable}' -P -m impctl {words} {redirected}")
 
 
-BAD = (">/dev/full", ">&-")
-NOTHING = (">/dev/full 2>/dev/full", ">&- 2>&-")
+UNWRITABLE = (">/dev/full", ">&-")
+ALL_UNWRITABLE = (">/dev/full 2>/dev/full", ">&- 2>&-")
 COMMANDS = (
     *("--help", "--version", "maintain --help", "completion bash", "check {}"),
     *("rewrite {} --query by_g", "status {} --json", "maintain {}", "maintain {} --json"),
     *("maintain {} --follow --max-runs 1", "maintain {} --follow --max-runs 1 --json"),
 )
 CASES = [
-    *((command, BAD[at % 2]) for at, command in enumerate(COMMANDS)),
+    *((command, UNWRITABLE[at % 2]) for at, command in enumerate(COMMANDS)),
     *(
         pytest.param(command, streams[at % 2], marks=pytest.mark.long)
-        for streams in (BAD[::-1], NOTHING)
+        for streams in (UNWRITABLE[::-1], ALL_UNWRITABLE)
         for at, command in enumerate(COMMANDS[-5:])
     ),
 ]
@@ -254,53 +254,53 @@ def test_unwritable_results(
     workload: Path, tmp_path: Path, capsys: Capsys, command: str, redirected: str
 ) -> None:
     change(tmp_path / "t", 2)
-    done = shell(workload, command, redirected)
-    assert (done.returncode, done.stdout) == (6, "")
-    told = "" if "2>" in redirected else "[output_failed]"
-    assert told in done.stderr
-    assert bool(done.stderr) == bool(told)
-    assert done.stderr.count("error: ") == bool(told)
-    assert not any(text in done.stderr for text in ("Traceback", "Exception ignored"))
-    if command.startswith("maintain {}"):  # what it did stays done
+    process = shell(workload, command, redirected)
+    assert (process.returncode, process.stdout) == (6, "")
+    message = "" if "2>" in redirected else "[output_failed]"
+    assert message in process.stderr
+    assert bool(process.stderr) == bool(message)
+    assert process.stderr.count("error: ") == bool(message)
+    assert not any(text in process.stderr for text in ("Traceback", "Exception ignored"))
+    if command.startswith("maintain {}"):  # its work is committed
         results = Cli(capsys, workload).good("status").results
         assert [result["stale"] for result in results] == [False, False]
 
 
 @pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_failure(workload: Path) -> None:
+def test_closed_pipe_is_not_a_failure(workload: Path) -> None:
     for command in ("--help", "status {}", "status {} --json"):
-        done = shell(workload, command, "| true; exit ${PIPESTATUS[0]}")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        process = shell(workload, command, "| true; exit ${PIPESTATUS[0]}")
+        assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
 
 
 @pytest.mark.slow
-def test_steps_that_cannot_be_written_stop_nothing(workload: Path, tmp_path: Path) -> None:
+def test_unwritable_steps_do_not_stop_a_run(workload: Path, tmp_path: Path) -> None:
     change(tmp_path / "t", 2)
-    done = shell(workload, "maintain {} -v --json", "2>/dev/full")
-    document = json.loads(done.stdout)
-    assert (done.returncode, document["error"]["code"]) == (6, "output_failed")
+    process = shell(workload, "maintain {} -v --json", "2>/dev/full")
+    document = json.loads(process.stdout)
+    assert (process.returncode, document["error"]["code"]) == (6, "output_failed")
     version = DeltaTable(str(tmp_path / "t")).version()
     assert [result["versions"]["t"] for result in document["results"]] == [version, version]
     change(tmp_path / "t", 3)
-    # A stream that somebody closed is one that nobody wants.
+    # A closed stream is intentional, so it is not a failure.
     assert shell(workload, "maintain {} -v", "2>&-").returncode == 0
     change(tmp_path / "t", 4)
     assert shell(workload, "maintain {} -v", "2>/dev/full").returncode == 6
 
 
 @pytest.mark.slow
-def test_the_failure_that_counts_most_gives_the_code(workload: Path) -> None:
-    done = shell(workload, "status {} --query not_there --json", ">/dev/full")
-    assert done.returncode == 2
-    assert all(code in done.stderr for code in ("[query_unknown]", "[output_failed]"))
+def test_most_severe_failure_sets_the_exit_code(workload: Path) -> None:
+    process = shell(workload, "status {} --query not_there --json", ">/dev/full")
+    assert process.returncode == 2
+    assert all(code in process.stderr for code in ("[query_unknown]", "[output_failed]"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("closed", "code"), [(">&-", 6), ("<&- >&- 2>&-", 6), ("2>&-", 0)])
-def test_no_store_file_gets_the_number_of_a_stream(
+def test_store_files_do_not_reuse_stream_numbers(
     workload: Path, capsys: Capsys, closed: str, code: int
 ) -> None:
-    """A write to a closed stdout would else land in whatever was opened first."""
+    """Otherwise a write to the closed stdout would go to the first opened file."""
     before = {
         file: file.read_bytes()
         for file in (workload.parent / ".impctl").rglob("*")
@@ -313,76 +313,77 @@ def test_no_store_file_gets_the_number_of_a_stream(
 
 
 @pytest.fixture
-def cli_of_gc(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def gc_cli(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     return Cli(capsys, write_workload(tmp_path))
 
 
-def litter(cli: Cli) -> None:
-    """Four versions of each sketch, a file of state without a run, two folders without an owner."""
-    kept_up(cli, (3, 4, 6))
+def add_garbage(cli: Cli) -> None:
+    """Leave four versions of each sketch, an unused state file and two abandoned folders."""
+    capture_and_maintain(cli, (3, 4, 6))
     state = cli.workload.parent / ".impctl" / "state"
     state.mkdir(exist_ok=True)
     (state / "left.arrow").write_bytes(b"12345")
-    for place in (cli.workload.parent, cli.workload.parent / "temporary"):
-        folder = place / f"{BENCH_SCRATCH}dead"
+    for parent in (cli.workload.parent, cli.workload.parent / "temporary"):
+        folder = parent / f"{BENCH_SCRATCH}dead"
         folder.mkdir()
         (folder / ".owner").touch()
         (folder / "part").write_bytes(b"1234567")
 
 
 def listing(folder: Path) -> dict[str, int]:
-    """Files and when they were written; SQLite's shared memory comes and goes with readers."""
+    """Files with modification times, except for SQLite's temporary files."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(p): p.stat().st_mtime_ns for p in files if not p.name.endswith(("-shm", "-wal"))}
 
 
-def test_all_of_it_goes_and_a_dry_run_says_so_before(cli_of_gc: Cli, tmp_path: Path) -> None:
-    litter(cli_of_gc)
+def test_gc_removes_what_its_dry_run_lists(gc_cli: Cli, tmp_path: Path) -> None:
+    add_garbage(gc_cli)
     before = listing(tmp_path)
-    would = cli_of_gc.one("gc", "--keep", "1", "--dry-run")
+    planned = gc_cli.one("gc", "--keep", "1", "--dry-run")
     assert listing(tmp_path) == before
-    assert (would["foreseen"], {entry["removed"] for entry in would["entries"]}) == (True, {False})
-    done = cli_of_gc.one("gc", "--keep", "1")
+    assert (planned["foreseen"], {entry["removed"] for entry in planned["entries"]}) == (
+        True,
+        {False},
+    )
+    done = gc_cli.one("gc", "--keep", "1")
     entries = done["entries"]
-    assert entries == [{**entry, "removed": True} for entry in would["entries"]]
-    assert done["bytes"] == would["bytes"] == sum(entry["bytes"] for entry in entries)
+    assert entries == [{**entry, "removed": True} for entry in planned["entries"]]
+    assert done["bytes"] == planned["bytes"] == sum(entry["bytes"] for entry in entries)
     kinds = {"versions": 3, "file": 1, "folder": 1}
     assert [e["kind"] for e in entries] == [*("versions", "versions", "file", "folder", "folder")]
     assert all(entry["count"] == kinds[entry["kind"]] for entry in entries)
     assert [entry["bytes"] for entry in entries][2:] == [5, 7, 7]
-    check_nothing_left(tmp_path / ".impctl")
+    check_no_leftovers(tmp_path / ".impctl")
     check_store(tmp_path / ".impctl", tmp_path / "t")
-    again = cli_of_gc.one("gc", "--keep", "1")
+    again = gc_cli.one("gc", "--keep", "1")
     assert (again["entries"], again["bytes"]) == ([], 0)
-    assert cli_of_gc.good("maintain").results[0]["action"] == "none"
+    assert gc_cli.good("maintain").results[0]["action"] == "none"
 
 
-def test_no_temporary_folder(
-    cli_of_gc: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    litter(cli_of_gc)
+def test_no_temporary_folder(gc_cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_garbage(gc_cli)
     missing = FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
     monkeypatch.setattr(tempfile, "gettempdir", Mock(side_effect=missing))
-    kinds = [entry["kind"] for entry in cli_of_gc.one("gc", "--keep", "1")["entries"]]
+    kinds = [entry["kind"] for entry in gc_cli.one("gc", "--keep", "1")["entries"]]
     assert kinds.count("folder") == 1
     with refused(UsageError, "no_temporary_folder"), scratch_folder(BENCH_SCRATCH):
         pass
 
 
-def test_a_living_owners_folder_stays_and_no_store_is_made(cli_of_gc: Cli, tmp_path: Path) -> None:
-    with scratch_folder(BENCH_SCRATCH, tmp_path) as mine:
-        (mine / "x").write_text("x")
-        assert cli_of_gc.one("gc")["entries"] == []
-        assert (mine / "x").exists()
+def test_folder_of_a_live_owner_is_kept(gc_cli: Cli, tmp_path: Path) -> None:
+    with scratch_folder(BENCH_SCRATCH, tmp_path) as scratch:
+        (scratch / "x").write_text("x")
+        assert gc_cli.one("gc")["entries"] == []
+        assert (scratch / "x").exists()
     assert not (tmp_path / ".impctl").exists()
 
 
-def test_scratch_goes_even_where_the_store_is_damaged(cli_of_gc: Cli, tmp_path: Path) -> None:
-    litter(cli_of_gc)
+def test_scratch_is_removed_despite_a_corrupt_store(gc_cli: Cli, tmp_path: Path) -> None:
+    add_garbage(gc_cli)
     (tmp_path / ".impctl" / "catalog.sqlite").write_bytes(b"no database, for sure" * 300)
-    ran = cli_of_gc("gc")
+    ran = gc_cli("gc")
     assert ran.refusal == (7, "catalog_corrupt")
     assert [entry["kind"] for entry in ran.results[0]["entries"]] == ["folder", "folder"]
     assert not (tmp_path / f"{BENCH_SCRATCH}dead").exists()

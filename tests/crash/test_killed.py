@@ -30,7 +30,7 @@ from tests.crash.killing import PARTS, STRIDE, put_back, saved_as, writes
 from tests.crash.processes import (
     MATERIALIZED,
     change,
-    check_nothing_left,
+    check_no_leftovers,
     check_store,
     newest,
     ran,
@@ -54,7 +54,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 
 @pytest.mark.slow
-def test_killed_commands_leave_a_store_that_goes_on(
+def test_killed_commands_leave_a_usable_store(
     cli: Cli, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     workload, table, store = cli.workload, tmp_path / "t", tmp_path / ".impctl"
@@ -77,8 +77,8 @@ def test_killed_commands_leave_a_store_that_goes_on(
         process.kill()
         process.communicate()
         killed += process.returncode == -9
-        held = check_store(store, table)
-        now = {name: stored.versions["t"] for name, stored in held.items()}
+        stored_queries = check_store(store, table)
+        now = {name: stored.versions["t"] for name, stored in stored_queries.items()}
         assert all(now[name] >= version for name, version in versions.items())
         versions = now
         assert {result["query"] for result in cli.good("status").results} == set(now)
@@ -89,7 +89,7 @@ def test_killed_commands_leave_a_store_that_goes_on(
             by_state, by_engine = (_answer(cli, by) for by in ("state", "engine"))
             assert by_state == by_engine != []
             cli.good("gc", "--keep", "1")
-            check_nothing_left(store)
+            check_no_leftovers(store)
             assert cli.one("gc", "--keep", "1", "--dry-run")["entries"] == []
     record_property("killed", killed)
     assert killed >= ROUNDS // 2
@@ -103,19 +103,19 @@ def _answer(cli: Cli, by: str) -> list[object]:
 
 @pytest.fixture
 def cli(tmp_path: Path, capsys: Capsys) -> Cli:
-    # Rows enough for files of state beside the catalog.
+    # Enough rows for state files beside the catalog.
     return Cli(capsys, write_workload(tmp_path, rows=30_000))
 
 
 NAMES = ("plain", "top", "eager")
-"""By rows, by comparing answers, and by several steps in one run."""
+"""Changes from rows, from comparing results, and in several steps of one run."""
 
 TREES = ("tree_rows", "tree_groups", "tree_first")
-"""Of joins that are maintained without joining."""
+"""Joins maintained as join trees."""
 
 
-def base(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path:
-    """A folder with a workload that is two versions behind, after one step with files."""
+def write_outdated(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path:
+    """A folder with a workload that is two versions behind, after one run with change files."""
     folder = tmp_path / "base"
     folder.mkdir()
     cli = Cli(capsys, write_kept(folder, names)).captured()
@@ -127,28 +127,30 @@ def base(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path
     return folder
 
 
-def check(folder: Path, programs: dict[str, Reader]) -> None:
-    """Every program has the answer of the commit that was made last, from whole files alone."""
+def check_readers(folder: Path, programs: dict[str, Reader]) -> None:
+    """Check that every reader has the result of the last commit, from complete files only."""
     for name, program in programs.items():
-        held = stored(folder, name)
-        program.read(held.generation)
-        assert program.versions == held.versions
-        assert program.answer == answer_at(folder, name, dict(held.versions)), name
+        stored_query = stored(folder, name)
+        program.read(stored_query.generation)
+        assert program.versions == stored_query.versions
+        assert program.answer == answer_at(folder, name, dict(stored_query.versions)), name
         for path in program.folder.glob("*.parquet"):
             pq.read_table(path)
 
 
-def programs_of(folder: Path, names: tuple[str, ...]) -> dict[str, Reader]:
+def readers_of(folder: Path, names: tuple[str, ...]) -> dict[str, Reader]:
     result = {}
     for name in names:
-        held = stored(folder, name)
-        answer = answer_at(folder, name, dict(held.versions))
-        result[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
+        stored_query = stored(folder, name)
+        answer = answer_at(folder, name, dict(stored_query.versions))
+        result[name] = Reader(
+            folder / "out" / name, answer, stored_query.generation, stored_query.versions
+        )
     return result
 
 
 class Scene(Struct, dict=True):
-    """A folder with a run to make."""
+    """A folder prepared for a run."""
 
     folder: Path
     saved: Path
@@ -156,43 +158,43 @@ class Scene(Struct, dict=True):
 
     @classmethod
     def of(cls, folder: Path, names: tuple[str, ...] = NAMES) -> Scene:
-        return cls(folder, saved_as(folder), programs_of(folder, names))
+        return cls(folder, saved_as(folder), readers_of(folder, names))
 
     def put_back(self) -> dict[str, Reader]:
         put_back(self.folder, self.saved)
         return copy.deepcopy(self.programs)
 
-    def ran(self, at: int) -> subprocess.CompletedProcess[str]:
-        """`maintain --changes`, killed at a write; below zero not at all."""
-        return killing.ran(self.folder, at, "--changes", str(self.folder / "out"))
+    def ran(self, index: int) -> subprocess.CompletedProcess[str]:
+        """Run `maintain --changes`, killed at a write unless the index is negative."""
+        return killing.ran(self.folder, index, "--changes", str(self.folder / "out"))
 
     def writes(self) -> int:
-        """How many writes the run has."""
+        """The number of writes of the run."""
         programs = self.put_back()
         result = writes(self.ran(-1))
-        check(self.folder, programs)
+        check_readers(self.folder, programs)
         return result
 
-    def kill(self, at: int) -> bool:
-        """Kill a run, read, let a table move on now and then, run again and read; whether a file of
-        a commit that was not made had been left behind."""
+    def kill(self, index: int) -> bool:
+        """Kill a run and read, sometimes change a table, then run again and read. Returns whether
+        the killed run left a file of an unfinished commit."""
         programs = self.put_back()
-        assert self.ran(at).returncode == -9, at
-        check(self.folder, programs)
-        left = [
+        assert self.ran(index).returncode == -9, index
+        check_readers(self.folder, programs)
+        leftovers = [
             path
             for program in programs.values()
             for path in program.folder.glob(f"{program.commit + 1:06}_*.parquet")
         ]
-        if at % 2:
+        if index % 2:
             grow(self.folder)
         writes(self.ran(-1))
-        check(self.folder, programs)
+        check_readers(self.folder, programs)
         for program in programs.values():
             numbers = [path.name.split("_")[0] for path in program.folder.iterdir()]
-            assert len(numbers) == len(set(numbers)), at
+            assert len(numbers) == len(set(numbers)), index
             assert all(re.fullmatch(r"\d{6}", number) for number in numbers), numbers
-        return bool(left)
+        return bool(leftovers)
 
 
 @pytest.mark.slow
@@ -202,58 +204,66 @@ class Scene(Struct, dict=True):
 def test_killed_at_every_write_each_change_is_read_once(
     tmp_path: Path, capsys: Capsys, names: tuple[str, ...], part: int
 ) -> None:
-    """Of a tree the sketches are those of a new capture as well."""
-    scene = Scene.of(base(tmp_path, capsys, names), names)
+    """For join trees, the sketches also equal recaptured ones."""
+    scene = Scene.of(write_outdated(tmp_path, capsys, names), names)
     last = scene.writes()
     killed = range(part * STRIDE // PARTS, last, STRIDE)
-    for at in killed:
-        scene.kill(at)
+    for index in killed:
+        scene.kill(index)
         if names == TREES:
-            held, anew = (sketches(capsys, scene.folder, one) for one in (".impctl", "anew"))
-            assert held == anew
+            maintained, recaptured = (
+                store_sketches(capsys, scene.folder, store) for store in (".impctl", "anew")
+            )
+            assert maintained == recaptured
     assert last > 60
     assert len(killed) >= last // STRIDE
 
 
-def sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], list[int]]:
-    """Fragments of every access in a store, which is captured where there is none."""
+def store_sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], list[int]]:
+    """The ranges of every access in a store, which is captured if missing."""
     cli = Cli(capsys, folder / "w.yaml")
     if not (folder / store).exists():
         cli.good("capture", "--store", str(folder / store))
     results = cli.good("status", "--store", str(folder / store)).results
-    every = ((one["query"], one["sketches"]) for one in results)
-    return {(q, at): sketch["ranges"] for q, some in every for at, sketch in enumerate(some)}
+    by_query = ((one["query"], one["sketches"]) for one in results)
+    return {
+        (q, index): sketch["ranges"]
+        for q, sketches_ in by_query
+        for index, sketch in enumerate(sketches_)
+    }
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_killed_at_some_writes_each_change_is_read_once(tmp_path: Path, capsys: Capsys) -> None:
-    """The same for a few writes, of which one falls between a file and its commit."""
-    scene = Scene.of(base(tmp_path, capsys))
-    left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 3)]
-    assert any(left)
+    """The same for a few writes, one of them between a file and its commit."""
+    scene = Scene.of(write_outdated(tmp_path, capsys))
+    had_leftovers = [
+        scene.kill(index) for index in random.Random(3).sample(range(scene.writes()), 3)
+    ]
+    assert any(had_leftovers)
 
 
 LEAST = ("--disk", "0")
 
 
-class Pieces(Struct, frozen=True):
-    """Queries beside twins of which all is kept, and what of theirs is converted."""
+class Conversion(Struct, frozen=True):
+    """Queries whose state is converted, each with a twin whose state is kept."""
 
     names: tuple[str, ...]
     first: str
-    """A query, whose twin's capture makes room."""
-    held: str
-    """What the state's description calls the pieces that were converted."""
+    """A query; capturing its twin raises the budget."""
+    state_key: str
+    """The key of the converted pieces in the state's metadata."""
     write_workload: Callable[[Path], Path]
     change: Callable[[Path, random.Random, int], None]
     keep: tuple[str, str]
-    """How the workload file comes to keep what it has."""
+    """The replacement in the workload file that sets `state: keep`."""
     later: tuple[int, ...] = ()
-    """Changes before pieces are kept again."""
+    """Seeds of the changes before pieces are kept again."""
 
     def begun(self, tmp_path: Path, capsys: Capsys) -> Path:
-        """A folder with all kept, one version behind."""
+        """A folder with all state kept, one version behind."""
         folder = tmp_path / "base"
         folder.mkdir()
         Cli(capsys, self.write_workload(folder)).good("capture")
@@ -261,32 +271,32 @@ class Pieces(Struct, frozen=True):
         return folder
 
     def check(self, folder: Path) -> list[list[str]]:
-        """Sketches of one version are those of all kept; the pieces that were converted."""
+        """Compare sketches with those of the twins at the same version; the converted pieces."""
         result = []
         for name in self.names:
             one, twin = stored(folder, name), stored(folder, f"{name}_kept")
             if one.versions == twin.versions:
                 assert fragments_by_access(one) == fragments_by_access(twin), name
-            result.append([*one.state_meta.get(self.held, [])])
+            result.append([*one.state_meta.get(self.state_key, [])])
         return result
 
     def check_least(self, pieces: list[list[str]]) -> None:
-        """All is converted that can be."""
+        """Check that everything convertible is converted."""
         if self is BUFFERS:
             assert pieces == [["top0"], ["aggregate0"]]
         else:
             assert all(pieces), pieces
-            assert "aggregate0" in pieces[0], "groups go too"
+            assert "aggregate0" in pieces[0], "groups are converted too"
 
 
 def write_joins(folder: Path) -> Path:
     queries = {**typed_joins.QUERIES, **typed_joins.GROUPINGS}
-    asked = [(name, queries[name], "auto") for name in SIDES.names]
+    automatic = [(name, queries[name], "auto") for name in SIDES.names]
     pinned = [(f"{name}_kept", queries[name], "index") for name in SIDES.names]
-    return typed_joins.write_workload(folder, [*asked, *pinned])
+    return typed_joins.write_workload(folder, [*automatic, *pinned])
 
 
-SIDES = Pieces(
+SIDES = Conversion(
     ("two", "self", "computed", "by_s"),
     "self",
     "from_files",
@@ -295,7 +305,7 @@ SIDES = Pieces(
     ("join: auto}", "join: auto, state: keep}"),
     later=(3, 4, 5),
 )
-BUFFERS = Pieces(
+BUFFERS = Conversion(
     ("first", "ends"),
     "first",
     "buffers",
@@ -306,10 +316,10 @@ BUFFERS = Pieces(
 
 
 pieces_and_parts = pytest.mark.parametrize(
-    ("of", "part"),
+    ("conversion", "part"),
     [
-        pytest.param(of, part, id=f"{name}-{part}")
-        for name, of in (("sides", SIDES), ("buffers", BUFFERS))
+        pytest.param(conversion, part, id=f"{name}-{part}")
+        for name, conversion in (("sides", SIDES), ("buffers", BUFFERS))
         for part in range(PARTS)
     ],
 )
@@ -319,61 +329,61 @@ pieces_and_parts = pytest.mark.parametrize(
 @pytest.mark.slow
 @pytest.mark.parametrize("are_kept_again", [False, True], ids=["converted", "kept again"])
 @pieces_and_parts
-def test_killed_anywhere_the_choice_is_whole(
-    tmp_path: Path, capsys: Capsys, of: Pieces, part: int, are_kept_again: bool
+def test_killed_conversions_are_atomic(
+    tmp_path: Path, capsys: Capsys, conversion: Conversion, part: int, are_kept_again: bool
 ) -> None:
-    """All pieces are converted where there is no room; they are made again after the capture of
-    another query made room."""
-    folder = of.begun(tmp_path, capsys)
-    command, other, flags, usual = "maintain", (), LEAST, LEAST
+    """All pieces are converted if the budget is zero, and restored when the capture of another
+    query has a larger budget."""
+    folder = conversion.begun(tmp_path, capsys)
+    command, query, flags, later_flags = "maintain", (), LEAST, LEAST
     if are_kept_again:
         writes(killing.ran(folder, -1, *LEAST))
-        for turn in of.later:
-            of.change(folder, random.Random(turn), turn)
+        for turn in conversion.later:
+            conversion.change(folder, random.Random(turn), turn)
             writes(killing.ran(folder, -1))
-        # Else what is worth keeping again goes by how quick the machine is.
+        # Otherwise the choice would depend on the speed of the machine.
         file = folder / "w.yaml"
-        file.write_text(file.read_text().replace(*of.keep))
-        command, other, usual = "capture", ("--query", f"{of.first}_kept"), ()
-        flags = (*other, "--disk", "1GB")
-    saved, first = saved_as(folder), of.check(folder)
-    before = writes(killing.ran(folder, -1, *other, command=command))
-    assert of.check(folder) == first
+        file.write_text(file.read_text().replace(*conversion.keep))
+        command, query, later_flags = "capture", ("--query", f"{conversion.first}_kept"), ()
+        flags = (*query, "--disk", "1GB")
+    saved, initial = saved_as(folder), conversion.check(folder)
+    before = writes(killing.ran(folder, -1, *query, command=command))
+    assert conversion.check(folder) == initial
     put_back(folder, saved)
     last = writes(killing.ran(folder, -1, *flags, command=command))
-    final = of.check(folder)
-    least = first if are_kept_again else final
-    of.check_least(least)
+    final = conversion.check(folder)
+    least = initial if are_kept_again else final
+    conversion.check_least(least)
     assert are_kept_again is not any(final)
-    assert last > before + len(of.names)
+    assert last > before + len(conversion.names)
     choices = set()
-    for at in range(before - 2 + part, last, STRIDE):
+    for index in range(before - 2 + part, last, STRIDE):
         put_back(folder, saved)
-        assert killing.ran(folder, at, *flags, command=command).returncode == -9, at
-        for pieces, whole in zip(of.check(folder), least, strict=True):
-            assert pieces in ([], whole), at
+        assert killing.ran(folder, index, *flags, command=command).returncode == -9, index
+        for pieces, expected in zip(conversion.check(folder), least, strict=True):
+            assert pieces in ([], expected), index
             choices.add(bool(pieces))
         for turn in (1, 2):
-            # A run that has nothing to do does not look at the budget. The first of these deletions
-            # uses up the buffers that have just been bounded.
-            of.change(folder, random.Random(at), turn)
-            writes(killing.ran(folder, -1, *usual))
-            held = of.check(folder)
-            assert are_kept_again or held == final or of is BUFFERS, at
+            # A run without changes ignores the budget. The first of these deletions exhausts the
+            # buffers that have just been bounded.
+            conversion.change(folder, random.Random(index), turn)
+            writes(killing.ran(folder, -1, *later_flags))
+            pieces_after = conversion.check(folder)
+            assert are_kept_again or pieces_after == final or conversion is BUFFERS, index
         if are_kept_again:
             writes(killing.ran(folder, -1, *flags, command=command))
-            assert not any(of.check(folder)), at
+            assert not any(conversion.check(folder)), index
     assert choices
 
 
-def spark_folders(places: list[Path]) -> list[Path]:
-    """Folders that Spark made, wherever they lie below these places."""
-    result = (path for place in places for path in place.rglob("*"))
+def spark_folders(folders: list[Path]) -> list[Path]:
+    """Folders of Spark anywhere below these folders."""
+    result = (path for folder in folders for path in folder.rglob("*"))
     return [path for path in result if path.name.startswith(("spark-", "blockmgr-"))]
 
 
 @pytest.mark.spark
-def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here: None) -> None:
+def test_spark_leftovers_are_removed_by_next_run(tmp_path: Path, launched_here: None) -> None:
     file = write_workload(tmp_path)
     temporary, disk = tmp_path / 'for "tem\\p" files', tmp_path / "disk"
     temporary.mkdir()
@@ -383,35 +393,35 @@ def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here
     environment = {**os.environ, "TMPDIR": str(temporary)}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     environment.pop("SPARK_LOCAL_DIRS", None)
-    words = [sys.executable, "-P", "-m", "impctl", "query", str(file), "--query", "by_g"]
-    words += ["--by", "spark"]
-    subprocess.run([*words[:4], "capture", str(file)], env=environment, check=True)
-    places = [temporary, disk]
+    arguments = [sys.executable, "-P", "-m", "impctl", "query", str(file), "--query", "by_g"]
+    arguments += ["--by", "spark"]
+    subprocess.run([*arguments[:4], "capture", str(file)], env=environment, check=True)
+    folders = [temporary, disk]
 
     def entries() -> list[Path]:
-        return [path for place in places for path in place.iterdir()]
+        return [path for folder in folders for path in folder.iterdir()]
 
     process = subprocess.Popen(
-        words, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
+        arguments, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
     )
-    until = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < until:
-        if any(path.name.startswith("blockmgr-") for path in spark_folders(places)):
+    limit = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < limit:
+        if any(path.name.startswith("blockmgr-") for path in spark_folders(folders)):
             break
         time.sleep(0.05)
-    assert abandoned(places) == ()  # its process lives
+    assert abandoned(folders) == ()  # its process is running
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
-    left = spark_folders(places)
-    assert left
-    for path in left:
+    leftovers = spark_folders(folders)
+    assert leftovers
+    for path in leftovers:
         assert any(part.startswith(SPARK_SCRATCH) for part in path.parts), path
     assert entries()
     assert all(path.name.startswith(SPARK_SCRATCH) for path in entries())
 
-    subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
-    for _ in range(100):  # the JVM ends a little later than its program
+    subprocess.run(arguments, env=environment, check=True, stdout=subprocess.DEVNULL)
+    for _ in range(100):  # the JVM ends a little later
         if not entries():
             break
         time.sleep(0.1)
@@ -419,19 +429,21 @@ def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here
 
 
 KILLED_NAMES = (recursion.MATERIALIZED, "of_seeds", "from_one")
-LEFT_OUT = "src = 7 OR src = 13"
+REMOVED_LINKS = "src = 7 OR src = 13"
 
-Standing = dict[str, tuple[int, dict[str, set[int]]]]
-
-
-def standing(folder: Path) -> Standing:
-    """By query the version of `links` that its sketches stand for, and their fragments."""
-    held = {name: stored(folder, name) for name in KILLED_NAMES}
-    return {n: (one.versions["links"], fragments_by_access(one)) for n, one in held.items()}
+SketchStates = dict[str, tuple[int, dict[str, set[int]]]]
 
 
-def moved(tmp_path: Path, capsys: Capsys, provenance: str = "") -> Cli:
-    """A folder with queries that are captured, and some versions behind."""
+def sketch_states(folder: Path) -> SketchStates:
+    """The version of `links` and the ranges of each query's sketches."""
+    stored_queries = {name: stored(folder, name) for name in KILLED_NAMES}
+    return {
+        n: (one.versions["links"], fragments_by_access(one)) for n, one in stored_queries.items()
+    }
+
+
+def outdated_cli(tmp_path: Path, capsys: Capsys, provenance: str = "") -> Cli:
+    """A CLI for captured queries that are some versions behind."""
     folder = tmp_path / "base"
     folder.mkdir()
     cli = recursion.network(folder, capsys, KILLED_NAMES)
@@ -441,48 +453,48 @@ def moved(tmp_path: Path, capsys: Capsys, provenance: str = "") -> Cli:
     rng = random.Random(5)
     for _ in range(3):
         recursion.change(folder, rng)
-    # New ways out of the regions that queries start in, to links that are there.
-    ways = {"src": [7, 13, 30, 57, 43, 22], "dst": [57, 43, 22, 56, 42, 23]}
-    write_deltalake(str(folder / "links"), pa.table(ways), mode="append")
+    # New links from the start regions of the queries to existing links.
+    new_links = {"src": [7, 13, 30, 57, 43, 22], "dst": [57, 43, 22, 56, 42, 23]}
+    write_deltalake(str(folder / "links"), pa.table(new_links), mode="append")
     return cli
 
 
 def cases() -> Iterator[Any]:
-    """How recursion is maintained, and the first write at which a run is killed."""
+    """The provenance mode and the first write at which a run is killed."""
     for part in range(PARTS):
         yield pytest.param("", part, id=f"ranks-{part}")
-        for name, said in recursion.SHIPS.items():
+        for name, value in recursion.SHIPS.items():
             marks = (with_diagrams, pytest.mark.long) if name == "eager" else with_diagrams
-            yield pytest.param(said, part, id=f"{name}-{part}", marks=marks)
+            yield pytest.param(value, part, id=f"{name}-{part}", marks=marks)
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("provenance", "part"), [*cases()])
-def test_killed_at_every_write_sketches_are_of_before_or_after(
+def test_sketches_killed_at_every_write_are_old_or_new(
     tmp_path: Path, capsys: Capsys, provenance: str, part: int
 ) -> None:
-    cli = moved(tmp_path, capsys, provenance)
+    cli = outdated_cli(tmp_path, capsys, provenance)
     folder = cli.workload.parent
-    before = standing(folder)
+    before = sketch_states(folder)
     saved = saved_as(folder)
     last = writes(killing.ran(folder, -1))
-    after = standing(folder)
-    assert all(before[name][1] != after[name][1] for name in KILLED_NAMES), "every sketch moves"
+    after = sketch_states(folder)
+    assert all(before[name][1] != after[name][1] for name in KILLED_NAMES), "every sketch changes"
     assert last > len(KILLED_NAMES)
-    for at in range(part, last, STRIDE):
+    for index in range(part, last, STRIDE):
         put_back(folder, saved)
-        assert killing.ran(folder, at).returncode == -9, at
-        for name, result in standing(folder).items():
-            assert result in (before[name], after[name]), (at, name)
+        assert killing.ran(folder, index).returncode == -9, index
+        for name, result in sketch_states(folder).items():
+            assert result in (before[name], after[name]), (index, name)
         writes(killing.ran(folder, -1))
-        assert standing(folder) == after, at
+        assert sketch_states(folder) == after, index
         expected = recursion.by_duckdb(cli, recursion.QUERIES[recursion.MATERIALIZED])
         assert recursion.answers(cli, recursion.MATERIALIZED, "--by", "state") == expected
         if provenance:
-            told = (recursion.MATERIALIZED, "of_seeds")
-            assert recursion.check_removals(cli, told, LEFT_OUT)
-            # What goes on from there: leaves that went and came, by their numbers.
-            recursion.change(folder, random.Random(at))
+            names = (recursion.MATERIALIZED, "of_seeds")
+            assert recursion.check_removals(cli, names, REMOVED_LINKS)
+            # The next change deletes and inserts leaves, which are identified by numbers.
+            recursion.change(folder, random.Random(index))
             writes(killing.ran(folder, -1))
-            recursion.check_removals(cli, told, LEFT_OUT)
+            recursion.check_removals(cli, names, REMOVED_LINKS)

@@ -1,4 +1,4 @@
-"""Signals while a command loads, starts Spark, runs and ends: one document, nothing left."""
+"""Signals while a command loads, starts Spark, runs and ends: one document, no leftovers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 from impctl.service.results import SCHEMA_VERSION
 from tests.behaviour.test_bad_input import held_lock
 from tests.crash.processes import (
+    apply_with_signals,
     change,
     check_store,
-    disturbed,
     end,
     ran,
     start,
@@ -30,8 +30,8 @@ from tests.crash.processes import (
 from tests.support.run_cli import Capsys, Cli, python
 
 
-def until_loading(process: subprocess.Popen[str], library: str) -> None:
-    """Wait until the process has mapped a library that is loaded early, behind the first line."""
+def wait_for_library(process: subprocess.Popen[str], library: str) -> None:
+    """Wait until the process has mapped a library that is imported early."""
     maps = Path(f"/proc/{process.pid}/maps")
     while process.poll() is None and library not in maps.read_text():
         time.sleep(0.001)
@@ -40,13 +40,13 @@ def until_loading(process: subprocess.Popen[str], library: str) -> None:
 NUMBERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
-def at_places(*places: str) -> pytest.MarkDecorator:
-    """Parametrizes `place` and `number`: each place with one signal, with all of them when long."""
+def interrupted_at(*functions: str) -> pytest.MarkDecorator:
+    """Parametrizes `function` and `number`: one signal each; the long tests use all."""
     return pytest.mark.parametrize(
-        ("place", "number"),
+        ("function", "number"),
         [
-            pytest.param(place, number, marks=pytest.mark.long if (at - turn) % 3 else ())
-            for at, place in enumerate(places)
+            pytest.param(function, number, marks=pytest.mark.long if (index - turn) % 3 else ())
+            for index, function in enumerate(functions)
             for turn, number in enumerate(NUMBERS)
         ],
     )
@@ -59,7 +59,7 @@ def at_places(*places: str) -> pytest.MarkDecorator:
 def test_a_signal_during_loading(tmp_path: Path, number: signal.Signals, library: str) -> None:
     workload = write_workload(tmp_path)
     process = start(workload, "check")
-    until_loading(process, library)
+    wait_for_library(process, library)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "")
@@ -71,8 +71,8 @@ def test_a_signal_during_loading(tmp_path: Path, number: signal.Signals, library
 
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
-    """The parser is loaded after signals are taken: it is told to end there, in text."""
+def test_signal_in_the_first_slow_import(number: signal.Signals) -> None:
+    """The parser is imported after the signal handlers are set, so the error is plain text."""
     program = (
         "import os, sys\n"
         "class Slow:\n"
@@ -90,16 +90,16 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-@at_places(
+@interrupted_at(
     "logging.disable",
     "impctl.cli.job.reporting",
     "impctl.cli.job.ResultReporter.__init__",
     "impctl.service.context.open_context",
     "impctl.errors.unexpected",
 )
-def test_a_signal_as_the_work_begins(tmp_path: Path, number: signal.Signals, place: str) -> None:
-    """Wherever a run is interrupted, its document says so."""
-    owner, name = place.rsplit(".", 1)
+def test_signal_before_work(tmp_path: Path, number: signal.Signals, function: str) -> None:
+    """The document of an interrupted run reports it."""
+    owner, name = function.rsplit(".", 1)
     program = (
         "import os, pkgutil, sys\n"
         "from impctl.cli import boundary, job\n"
@@ -120,9 +120,9 @@ def test_a_signal_as_the_work_begins(tmp_path: Path, number: signal.Signals, pla
     assert json.loads(done.stdout)["error"]["code"] == "interrupted"
 
 
-def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str:
-    """A program that gets the signal as it enters a function of `impctl`."""
-    module, name = place.rsplit(".", 1)
+def signal_program(function: str, number: signal.Signals, after: str = "pass") -> str:
+    """A program that sends itself the signal as it enters a function of `impctl`."""
+    module, name = function.rsplit(".", 1)
     owner, _, method = name.partition(":")
     target = f"found.{owner}" if method else "found"
     attribute = method or owner
@@ -142,14 +142,14 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-@at_places(
+@interrupted_at(
     "impctl.service.context.Context:close",
     "impctl.cli.output.outcome.JsonOutput:show",
     "impctl.cli.output.outcome.JsonOutput:end",
 )
-def test_what_is_in_the_tables_is_told(tmp_path: Path, place: str, number: signal.Signals) -> None:
+def test_commits_are_always_reported(tmp_path: Path, function: str, number: signal.Signals) -> None:
     workload = write_batches(tmp_path)
-    done = python("-c", signalled_at(place, number), "apply", str(workload), "--all", "--json")
+    done = python("-c", signal_program(function, number), "apply", str(workload), "--all", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     results = json.loads(done.stdout)["results"]
     newest = {result["table"]: result["version"] for result in results}
@@ -158,10 +158,10 @@ def test_what_is_in_the_tables_is_told(tmp_path: Path, place: str, number: signa
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-def test_telling_that_takes_long_is_given_up(tmp_path: Path) -> None:
-    """As where nobody reads from a pipe that is full."""
+def test_slow_reporting_is_abandoned(tmp_path: Path) -> None:
+    """For example, if nobody reads from a full pipe."""
     workload = write_batches(tmp_path)
-    program = signalled_at(
+    program = signal_program(
         "impctl.cli.output.outcome.JsonOutput:show", signal.SIGTERM, "time.sleep(90)"
     )
     start = time.monotonic()
@@ -173,7 +173,7 @@ def test_telling_that_takes_long_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_while_the_interpreter_ends(number: signal.Signals) -> None:
-    """Python puts its handlers back before it takes modules apart, which may take long."""
+    """Python restores its handlers before it destroys modules, which may take long."""
     program = (
         "import os\n"
         "class Late:\n"
@@ -197,7 +197,7 @@ def cli(tmp_path: Path, capsys: Capsys) -> Cli:
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", NUMBERS)
-def test_a_waiting_command_ends_at_once(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
+def test_waiting_command_can_be_stopped(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     with held_lock(tmp_path / ".impctl"):
         process = start(cli.workload, "maintain", "--lock-timeout", "100", "-v")
         until_open(process, tmp_path / ".impctl")
@@ -209,33 +209,33 @@ def test_a_waiting_command_ends_at_once(cli: Cli, tmp_path: Path, number: signal
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
+def test_stopped_bench_leaves_no_files(cli: Cli, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    words = ("bench", "--query", "by_g", "--repeat", "200")
+    arguments = ("bench", "--query", "by_g", "--repeat", "200")
     limit = time.monotonic() + 120
 
-    def until_there(what: str) -> None:
-        while time.monotonic() < limit and not list(tmp_path.glob(f".impctl-bench-*/{what}")):
+    def wait_for(pattern: str) -> None:
+        while time.monotonic() < limit and not list(tmp_path.glob(f".impctl-bench-*/{pattern}")):
             time.sleep(0.05)
 
-    process = start(cli.workload, *words, TMPDIR=str(temporary))
-    until_there("store/catalog*")
+    process = start(cli.workload, *arguments, TMPDIR=str(temporary))
+    wait_for("store/catalog*")
     assert list(tmp_path.glob(".impctl-bench-*"))
     process.send_signal(signal.SIGTERM)
     done = end(process)
     assert (done.code, done.document["error"]["code"]) == (130, "interrupted")
     assert list(tmp_path.glob(".impctl-*")) == []
     assert list(temporary.glob("impctl-*")) == []
-    # And kill -9, which nobody can answer, is for `gc`.
-    process = start(cli.workload, *words)
-    until_there("t/_delta_log")
+    # After kill -9, which cannot be handled, `gc` removes the files.
+    process = start(cli.workload, *arguments)
+    wait_for("t/_delta_log")
     process.kill()
     process.communicate()
-    left = {str(folder) for folder in tmp_path.glob(".impctl-bench-*")}
+    leftovers = {str(folder) for folder in tmp_path.glob(".impctl-bench-*")}
     (result,) = ran(cli.workload, "gc").document["results"]
-    assert left
-    assert left <= {entry["name"] for entry in result["entries"]}
+    assert leftovers
+    assert leftovers <= {entry["name"] for entry in result["entries"]}
     assert list(tmp_path.glob(".impctl-*")) == []
     check_store(tmp_path / ".impctl", tmp_path / "t")
 
@@ -243,36 +243,36 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("seed", [0, 3, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
-def test_batches_are_in_once_however_often_apply_was_stopped(tmp_path: Path, seed: int) -> None:
-    assert disturbed(tmp_path, seed).total() > 0
+def test_interrupted_apply_inserts_each_batch_once(tmp_path: Path, seed: int) -> None:
+    assert apply_with_signals(tmp_path, seed).total() > 0
 
 
 _MARK = "TEST_OF_START"
 _STAGES = {"settings": b"org.apache.spark.launcher.Main", "jvm": b"org.apache.spark.deploy."}
-"""The Java that reads the settings, and the one that runs Spark by them."""
+"""The Java process that reads the settings, and the one that runs Spark."""
 _MOMENTS = [
     *((signal.SIGTERM, "settings", 0.0), (signal.SIGINT, "settings", 0.2)),
     *((signal.SIGTERM, "jvm", seconds) for seconds in (0.0, 0.6, 1.2)),
     *((signal.SIGINT, "jvm", seconds) for seconds in (0.3, 0.9)),
 ]
-"""The last ones are about when the JVM tells where it listens, and behind that."""
+"""The last ones are about when the JVM reports its port, and later."""
 
 
-def below(mark: str) -> dict[int, bytes]:
-    """Processes that were given this mark, with their command lines."""
-    result = {}
+def marked_processes(mark: str) -> dict[int, bytes]:
+    """Command lines of the processes with this mark, by process ID."""
+    processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if f"{_MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                result[int(folder.name)] = (folder / "cmdline").read_bytes()
-    return result
+                processes[int(folder.name)] = (folder / "cmdline").read_bytes()
+    return processes
 
 
-def until(condition: bytes | None, mark: str) -> bool:
-    """Wait for a process with these words, or (None) for there being no process at all."""
-    late = time.monotonic() + 60
-    while time.monotonic() < late:
-        result = below(mark)
+def wait_for_process(condition: bytes | None, mark: str) -> bool:
+    """Wait for a marked process with these words, or (None) until there is no marked process."""
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        result = marked_processes(mark)
         if not result if condition is None else any(condition in line for line in result.values()):
             return True
         time.sleep(0.005)
@@ -290,19 +290,19 @@ def test_no_jvm_is_left(tmp_path: Path, number: int, stage: str, seconds: float)
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary), _MARK: mark}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    words = [sys.executable, "-P", "-m", "impctl", "query"]
-    words += [str(write_workload(tmp_path)), "--query", "by_g", "--by", "spark"]
+    arguments = [sys.executable, "-P", "-m", "impctl", "query"]
+    arguments += [str(write_workload(tmp_path)), "--query", "by_g", "--by", "spark"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(words, env=environment, text=True, **pipes)
+    process = subprocess.Popen(arguments, env=environment, text=True, **pipes)
     try:
-        assert until(_STAGES[stage], mark)
+        assert wait_for_process(_STAGES[stage], mark)
         time.sleep(seconds)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)  # a JVM that lives on holds these pipes open
-        assert until(None, mark)
+        _, err = process.communicate(timeout=30)  # a surviving JVM keeps these pipes open
+        assert wait_for_process(None, mark)
     finally:
-        for left in below(mark):
-            os.kill(left, signal.SIGKILL)
+        for process_id in marked_processes(mark):
+            os.kill(process_id, signal.SIGKILL)
     assert process.returncode == 130
     assert [line.split(":")[0] for line in err.splitlines()][-2:] == ["error", "hint"]
     assert not any(text in err for text in ("Exception", "properties file", "\tat "))

@@ -1,4 +1,4 @@
-"""SQL, workload files and stored state of any content: read, or refused in words."""
+"""Random SQL, workload files and stored state: handled, or refused with a clear error."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from tests.support.random_cases import random_cases
 from tests.support.run_cli import ROWS, WORKLOAD, Capsys, Cli, Ran
 
 SECONDS = 60.0
-"""Of one call; hundreds of times what any of them takes."""
+"""The time limit of one call, hundreds of times what it takes."""
 
 CODES = {code for code, _ in EXIT_CODES} - {1}
 
 
 class OverTimeError(BaseException):
-    """Not an Exception, so that nothing on the way takes it for an error of its own."""
+    """Not an Exception, so that the code under test does not catch it."""
 
 
 @contextmanager
-def in_time(what: str, seconds: float = SECONDS) -> Iterator[None]:
-    """The block, ended by OverTimeError where it takes longer."""
+def in_time(label: str, seconds: float = SECONDS) -> Iterator[None]:
+    """Raise OverTimeError if the block takes longer."""
 
-    def end(number: int, frame: FrameType | None) -> None:
-        raise OverTimeError(what)
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise OverTimeError(label)
 
-    before = signal.signal(signal.SIGALRM, end)
+    before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
@@ -57,26 +57,26 @@ def in_time(what: str, seconds: float = SECONDS) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def check_told(ran: Ran, what: str) -> Ran:
-    """The call answered, or failed as errors of impctl do."""
-    assert ran.code in CODES, (what, ran.document)
-    assert ran.document["ok"] == (ran.code == 0), (what, ran.document)
+def check_handled(ran: Ran, label: str) -> Ran:
+    """Check that the call succeeded or failed with a proper error."""
+    assert ran.code in CODES, (label, ran.document)
+    assert ran.document["ok"] == (ran.code == 0), (label, ran.document)
     if ran.code:
         error = ran.error
-        assert error["code"] != "unexpected", (what, error)
-        assert error["message"].strip(), (what, error)
-        assert "\n" not in error["message"], (what, error)
-        # Of several problems each has the hint; where YAML itself fails there is one too.
-        assert error["hint"], (what, error)
+        assert error["code"] != "unexpected", (label, error)
+        assert error["message"].strip(), (label, error)
+        assert "\n" not in error["message"], (label, error)
+        # Every error has a hint, with several problems and with invalid YAML too.
+        assert error["hint"], (label, error)
     return ran
 
 
-def told(cli: Cli, command: str, *arguments: str, what: str = "") -> Ran:
-    """`command` in time, answered or refused in words."""
-    what = f"{command}: {what}"
-    with in_time(what):
+def run_checked(cli: Cli, command: str, *arguments: str, label: str = "") -> Ran:
+    """Run `command` within the time limit and check its outcome."""
+    label = f"{command}: {label}"
+    with in_time(label):
         ran = cli(command, *arguments)
-    return check_told(ran, what)
+    return check_handled(ran, label)
 
 
 ODD_TEXTS = (
@@ -100,16 +100,16 @@ KEYS = ("tables", "queries", "t", "q", "g", "sql", "sketch", "params", "where", 
 
 
 def changed(seed: int, valid: str) -> str:
-    """The text of this seed."""
+    """The mutated text of this seed."""
     draw = random.Random(seed)
     if seed % 2:
         tree = yaml.safe_load(valid)
         for _ in range(draw.choice((1, 1, 1, 2, 5))):
             tree = _other_tree(draw, tree)
         if draw.random() < 0.1:
-            tree = _deep(draw, tree)
+            tree = _nested(draw, tree)
         text = yaml.dump(tree, sort_keys=False, allow_unicode=draw.random() < 0.5)
-        return _laughing(draw, text) if draw.random() < 0.05 else text
+        return _with_expanding_aliases(draw, text) if draw.random() < 0.05 else text
     text = valid
     for _ in range(draw.choice((1, 1, 2, 8))):
         text = _other_text(draw, text)
@@ -117,19 +117,19 @@ def changed(seed: int, valid: str) -> str:
 
 
 def _other_tree(draw: random.Random, tree: Any) -> Any:
-    """The tree with one place changed, at a depth of its own."""
+    """The tree with one change at a random depth."""
     if not isinstance(tree, dict | list) or not tree or draw.random() < 0.15:
-        return _in_place_of(draw, tree)
+        return _replacement(draw, tree)
     if isinstance(tree, list):
-        place = draw.randrange(len(tree))
+        index = draw.randrange(len(tree))
         new = [*tree]
         match draw.randrange(5):
             case 0:
-                del new[place]
+                del new[index]
             case 1:
-                new.append(tree[place])
+                new.append(tree[index])
             case _:
-                new[place] = _other_tree(draw, tree[place])
+                new[index] = _other_tree(draw, tree[index])
         return new
     key = draw.choice(list(tree))
     result = dict(tree)
@@ -149,7 +149,7 @@ def _key(draw: random.Random) -> Any:
     return draw.choice((*KEYS, *ODD_TEXTS[:12], 1, None, True, 1.5, "T", "Q", "ſketch"))
 
 
-def _in_place_of(draw: random.Random, old: Any) -> Any:
+def _replacement(draw: random.Random, old: Any) -> Any:
     match draw.randrange(5):
         case 0:
             return draw.choice(ODD_TEXTS)
@@ -164,13 +164,13 @@ def _in_place_of(draw: random.Random, old: Any) -> Any:
             return draw.choice(ODD_VALUES)
 
 
-def _deep(draw: random.Random, tree: Any) -> Any:
+def _nested(draw: random.Random, tree: Any) -> Any:
     for _ in range(draw.choice((20, 45, 200))):
         tree = [tree] if draw.random() < 0.5 else {"queries": tree}
     return tree
 
 
-def _laughing(draw: random.Random, text: str) -> str:
+def _with_expanding_aliases(draw: random.Random, text: str) -> str:
     levels = draw.choice((5, 12, 30))
     lines = ["l0: &l0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"]
     for level in range(1, levels):
@@ -182,7 +182,7 @@ def _other_text(draw: random.Random, text: str) -> str:
     lines = text.split("\n")
     number = draw.randrange(len(lines))
     line = lines[number]
-    place = draw.randrange(len(text)) if text else 0
+    position = draw.randrange(len(text)) if text else 0
     match draw.randrange(9):
         case 0:
             lines.insert(number, line)
@@ -195,12 +195,12 @@ def _other_text(draw: random.Random, text: str) -> str:
         case 4:
             lines[number] = line.partition(":")[0] + ": " + draw.choice("[{'\"|>&*!%@`")
         case 5:
-            return text[:place] + text[place + draw.choice((1, 3, 40)) :]
+            return text[:position] + text[position + draw.choice((1, 3, 40)) :]
         case 6:
-            return text[:place] + draw.choice((*ODD_TEXTS[:18], *"\t\r{}[]:,#&*!|>'\"%@`-?"))
+            return text[:position] + draw.choice((*ODD_TEXTS[:18], *"\t\r{}[]:,#&*!|>'\"%@`-?"))
         case 7:
             odd = draw.choice((*ODD_TEXTS[:12], *"\t\r{}[]:,#&*!|>'\"%@`-?"))
-            return text[:place] + odd + text[place:]
+            return text[:position] + odd + text[position:]
         case _:
             depth = draw.choice((30, 41, 3000))
             lines[number] = line.partition(":")[0] + ": " + "[" * depth + "]" * depth
@@ -217,7 +217,7 @@ ODD = (
 NESTED = (("(", ")"), ("NOT ", ""), ("- ", ""), ("abs(", ")"), ("a + ", ""), ("CASE WHEN ", ""))
 
 
-def words_of(sql: str) -> list[str]:
+def tokens_of(sql: str) -> list[str]:
     try:
         return [sql[token.start : token.end + 1] for token in Spark().tokenize(sql)]
     except TokenError:
@@ -225,39 +225,39 @@ def words_of(sql: str) -> list[str]:
 
 
 def changed_sql(seed: int, queries: list[str]) -> str:
-    """A query with words exchanged for those of others, doubled, dropped, nested or cut."""
+    """A query with tokens replaced by those of other queries, inserted, deleted or nested."""
     draw = random.Random(seed)
-    words = words_of(draw.choice(queries))
+    words = tokens_of(draw.choice(queries))
     for _ in range(draw.choice((1, 1, 2, 3, 10))):
-        place = draw.randrange(len(words) + 1)
-        other = words_of(draw.choice(queries))
+        position = draw.randrange(len(words) + 1)
+        other = tokens_of(draw.choice(queries))
         match draw.randrange(8):
             case 0:
-                del words[place : place + draw.choice((1, 1, 4))]
+                del words[position : position + draw.choice((1, 1, 4))]
             case 1:
-                words.insert(place, draw.choice(other))
+                words.insert(position, draw.choice(other))
             case 2:
-                words[place : place + 1] = [draw.choice(other)]
+                words[position : position + 1] = [draw.choice(other)]
             case 3:
-                words.insert(place, draw.choice(ODD))
+                words.insert(position, draw.choice(ODD))
             case 4:
                 start = draw.randrange(len(other))
-                words[place:place] = other[start : start + draw.choice((2, 5, 30))]
+                words[position:position] = other[start : start + draw.choice((2, 5, 30))]
             case 5:
-                words[place:place] = ["(", *other, ")"]
+                words[position:position] = ["(", *other, ")"]
             case 6:
                 words = [*words, draw.choice(("UNION ALL", "EXCEPT", ",", ";", "JOIN")), *other]
             case _:
                 opening, closing = draw.choice(NESTED)
                 depth = draw.choice((3, 30, 300, 3000)) if draw.random() < 0.2 else 3
-                words[place : place + 1] = [
-                    opening * depth + "".join(words[place : place + 1]) + closing * depth
+                words[position : position + 1] = [
+                    opening * depth + "".join(words[position : position + 1]) + closing * depth
                 ]
     return draw.choice((" ", " ", "\n")).join(words)
 
 
 def refusal_of(sql: str) -> ImpctlError | None:
-    """What is said of the text; None where it is a query."""
+    """The error of the SQL; None if it is a valid query."""
     try:
         apply_rules(parse_query(sql, CATALOG).root)
     except ImpctlError as error:
@@ -265,8 +265,8 @@ def refusal_of(sql: str) -> ImpctlError | None:
     return None
 
 
-def test_with_entries_that_double() -> None:
-    """2 to the 40th tables, in a text of a few lines."""
+def test_exponential_with_entries() -> None:
+    """A few lines of SQL that expand to 2^40 tables."""
     entries = ["c0 AS (SELECT a FROM t)"]
     entries += [
         f"c{n} AS (SELECT x.a FROM c{n - 1} x JOIN c{n - 1} y ON x.a = y.a)" for n in range(1, 41)
@@ -278,21 +278,21 @@ def test_with_entries_that_double() -> None:
 
 
 @random_cases(34, 57, 500)
-def test_parsed_or_refused(cases: range) -> None:
-    read = 0
+def test_random_sql(cases: range) -> None:
+    parsed = 0
     for seed in cases:
         sql = changed_sql(seed, SPARK_QUERIES)
         with in_time(f"seed {seed}: {sql[:500]}"):
             error = refusal_of(sql)
-        read += error is None
+        parsed += error is None
         if error is not None:
             assert error.hint, (seed, sql, error)
             assert "\n" not in error.message, (seed, error)
             assert error.location is not None, (seed, error)
-    assert read > len(cases) / 50
+    assert parsed > len(cases) / 50
 
 
-OWN = [
+COMMAND_QUERIES = [
     "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2",
     "SELECT x, MAX(g) AS m, MIN(note) FROM t WHERE note LIKE 'a%' GROUP BY x HAVING MAX(g) > 3",
     "SELECT g, x FROM t ORDER BY x DESC, g LIMIT 3",
@@ -306,28 +306,34 @@ OWN = [
 
 
 @random_cases(2, 5, 24, also="16", all_when_long=True)
-def test_through_the_command_line(cases: range, tmp_path: Path, capsys: Capsys) -> None:
+def test_random_sql_in_commands(cases: range, tmp_path: Path, capsys: Capsys) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     cli = Cli(capsys, tmp_path / "w.yaml")
     document = yaml.safe_load(WORKLOAD.replace("POLICY", "auto"))
     codes = []
     for seed in cases:
-        sql = changed_sql(seed, OWN)
+        sql = changed_sql(seed, COMMAND_QUERIES)
         document["queries"]["q"] = {"sql": sql}
         cli.workload.write_text(yaml.safe_dump(document))
         for command in ("check", "explain", "plan"):
-            codes.append(told(cli, command, what=f"seed {seed}: {sql[:500]}").code)
-        told(cli, "rewrite", f"--sql={sql}", what=f"seed {seed}: {sql[:500]}")
+            codes.append(run_checked(cli, command, label=f"seed {seed}: {sql[:500]}").code)
+        run_checked(cli, "rewrite", f"--sql={sql}", label=f"seed {seed}: {sql[:500]}")
     assert codes.count(0) > len(codes) / 50
 
 
 @random_cases(3, 6, 30, also="28", all_when_long=True)
 def test_update_batches(cases: range, tmp_path: Path, capsys: Capsys) -> None:
-    """`where` and `set` by the same words; prepared, not committed."""
+    """`where` and `set` get the same mutated text. Updates are prepared, not committed."""
     create_table(str(tmp_path / "t"), ROWS)
     cli = Cli(capsys, tmp_path / "w.yaml")
     document = yaml.safe_load(WORKLOAD.replace("POLICY", "auto"))
-    texts = ["g > 3 AND note = 'a'", "x + 1", "x IS NULL OR NOT g = 5", "abs(x) * 2 > g", *OWN[:1]]
+    texts = [
+        "g > 3 AND note = 'a'",
+        "x + 1",
+        "x IS NULL OR NOT g = 5",
+        "abs(x) * 2 > g",
+        *COMMAND_QUERIES[:1],
+    ]
     codes = []
     for seed in cases:
         text = changed_sql(seed, texts)
@@ -338,11 +344,13 @@ def test_update_batches(cases: range, tmp_path: Path, capsys: Capsys) -> None:
         batch = {"update": change} if seed % 2 else {"delete": delete}
         document["updates"] = [{"name": "u", **batch}]
         cli.workload.write_text(yaml.safe_dump(document))
-        codes.append(told(cli, "apply", "u", "--dry-run", what=f"seed {seed}: {text[:500]}").code)
+        codes.append(
+            run_checked(cli, "apply", "u", "--dry-run", label=f"seed {seed}: {text[:500]}").code
+        )
     assert codes.count(0) > len(codes) / 100
 
 
-OF_ITS_OWN = """\
+FULL_WORKLOAD = """\
 version: 1
 name: all
 tables:
@@ -373,36 +381,36 @@ spark: {master: "local[2]", conf: {spark.ui.enabled: false}}
 SHIPPED = sorted((Path(__file__).parents[2] / "workloads").rglob("*.yaml"))
 
 
-def check_file(cli: Cli, text: str, what: str) -> int:
+def check_file(cli: Cli, text: str, label: str) -> int:
     cli.workload.write_bytes(text.encode("utf-8", "surrogatepass"))
-    code = told(cli, "check", what=what).code
-    told(cli, "status", what=what)
+    code = run_checked(cli, "check", label=label).code
+    run_checked(cli, "status", label=label)
     if code == 0:
-        told(cli, "apply", "--all", "--dry-run", what=what)
+        run_checked(cli, "apply", "--all", "--dry-run", label=label)
     return code
 
 
 @pytest.mark.slow
 @random_cases(4, 16, 96, also="23", all_when_long=True)
-def test_a_file_of_every_section(cases: range, tmp_path: Path, capsys: Capsys) -> None:
+def test_mutated_full_workload(cases: range, tmp_path: Path, capsys: Capsys) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     cli = Cli(capsys, tmp_path / "w.yaml")
-    assert check_file(cli, OF_ITS_OWN, "as it is") == 0
-    codes = [check_file(cli, changed(seed, OF_ITS_OWN), f"seed {seed}") for seed in cases]
+    assert check_file(cli, FULL_WORKLOAD, "as it is") == 0
+    codes = [check_file(cli, changed(seed, FULL_WORKLOAD), f"seed {seed}") for seed in cases]
     assert codes.count(2) > len(codes) / 2
     assert codes.count(0) + codes.count(3) > len(codes) / 50
 
 
 @random_cases(1, 3, 24)
-def test_the_files_that_come_with_impctl(cases: range, tmp_path: Path, capsys: Capsys) -> None:
-    """Suites among them: their data is not there, so nothing is measured."""
+def test_mutated_shipped_workloads(cases: range, tmp_path: Path, capsys: Capsys) -> None:
+    """These include suites, whose data is missing, so nothing is measured."""
     cli = Cli(capsys, tmp_path / "w.yaml")
     for seed in cases:
         file = SHIPPED[seed % len(SHIPPED)]
         text = changed(seed // len(SHIPPED), file.read_text())
         cli.workload.write_bytes(text.encode("utf-8", "surrogatepass"))
         for command in ("check", "explain"):
-            told(cli, command, what=f"seed {seed}, {file.name}")
+            run_checked(cli, command, label=f"seed {seed}, {file.name}")
 
 
 @pytest.mark.slow
@@ -428,15 +436,15 @@ def test_the_files_that_come_with_impctl(cases: range, tmp_path: Path, capsys: C
     ],
     ids=lambda content: repr(content[:16]),
 )
-def test_files_of_the_largest_size(content: bytes, tmp_path: Path, capsys: Capsys) -> None:
+def test_huge_workload_files(content: bytes, tmp_path: Path, capsys: Capsys) -> None:
     file = tmp_path / "w.yaml"
     file.write_bytes(content)
-    ran = told(Cli(capsys, file), "check", what=repr(content[:20]))
+    ran = run_checked(Cli(capsys, file), "check", label=repr(content[:20]))
     assert ran.code == 2
 
 
 GROUPS = 12_000
-"""Enough that states are files of their own."""
+"""Enough that state is stored in files."""
 
 COMMANDS = (
     *(("status",), ("plan",), ("explain",), ("rewrite", "--query", "q"), ("maintain", "--dry-run")),
@@ -445,8 +453,8 @@ COMMANDS = (
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A captured store, and its table one change ahead of it."""
+def store_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A captured store whose table has one further change."""
     folder = tmp_path_factory.mktemp("whole")
     numbers = [*range(GROUPS), 5, 5]
     rows = {"g": pa.array(numbers, pa.int64()), "x": pa.array([9] * len(numbers), pa.int64())}
@@ -462,34 +470,34 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def place(whole: Path, folder: Path, capsys: Capsys) -> Cli:
-    """A copy of the whole."""
-    shutil.copytree(whole, folder)
+def copy_store(store_folder: Path, folder: Path, capsys: Capsys) -> Cli:
+    """Copy the store with its table and workload."""
+    shutil.copytree(store_folder, folder)
     return Cli(capsys, folder / "w.yaml")
 
 
-def damaged_file(draw: random.Random, store: Path) -> str:
-    """Damage to one file, and what was done."""
+def damage_file(draw: random.Random, store: Path) -> str:
+    """Damage one file. Returns a description."""
     files = sorted(path for path in store.rglob("*") if path.is_file())
     file = draw.choice(files)
     content = bytearray(file.read_bytes())
     length = len(content)
-    how = draw.randrange(9)
-    at = draw.randrange(length or 1)
-    match how:
+    method = draw.randrange(9)
+    position = draw.randrange(length or 1)
+    match method:
         case 0 if length:
-            content[at] ^= 1 << draw.randrange(8)
+            content[position] ^= 1 << draw.randrange(8)
         case 1:
-            del content[at:]
+            del content[position:]
         case 2:
             content += draw.randbytes(draw.choice((1, 100, 5000)))
         case 3 if length:
             other = draw.randrange(length)
-            content[at], content[other] = content[other], content[at]
+            content[position], content[other] = content[other], content[position]
         case 4:
-            content[at : at + 64] = draw.randbytes(64)
+            content[position : position + 64] = draw.randbytes(64)
         case 5:
-            content[at : at + 4096] = bytes(4096)
+            content[position : position + 4096] = bytes(4096)
         case 6:
             content[:] = draw.choice(files).read_bytes()
         case 7:
@@ -498,26 +506,28 @@ def damaged_file(draw: random.Random, store: Path) -> str:
                 file.mkdir()
             return f"{file.name} taken away"
         case _:
-            del content[at : at + draw.choice((1, 512))]
+            del content[position : position + draw.choice((1, 512))]
     file.write_bytes(content)
-    return f"{file.name} ({length} bytes) changed in way {how} at {at}"
+    return f"{file.name} ({length} bytes) changed in way {method} at {position}"
 
 
-def damaged_row(draw: random.Random, store: Path) -> str:
-    """Damage to one cell of the catalog, or to a whole row or table of it."""
+def damage_row(draw: random.Random, store: Path) -> str:
+    """Damage a cell, row or table of the catalog. Returns a description."""
     connection = sqlite3.connect(store / "catalog.sqlite")
     try:
-        named = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        table = draw.choice(sorted(name for (name,) in named))
+        table_names = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        ).fetchall()
+        table = draw.choice(sorted(name for (name,) in table_names))
         columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
         column = draw.choice([name for _, name, *_ in columns])
         # Not all tables have a rowid.
-        keys = ", ".join(name for _, name, *_, place in columns if place) or "rowid"
+        keys = ", ".join(name for _, name, *_, position in columns if position) or "rowid"
         result = connection.execute(f"SELECT {column}, {keys} FROM {table} ORDER BY {keys}")
         rows = result.fetchall()
         old = [value for value, *_ in rows]
         _, *key = draw.choice(rows or [(None,)])
-        one = f"({keys}) = ({', '.join('?' for _ in key)})"
+        condition = f"({keys}) = ({', '.join('?' for _ in key)})"
         new = draw.choice(
             (None, "", "x", "é\0", b"", b"\xff", 0, -1, 2**62, 1.5, "{}", "[]", "[[1]]", "null")
         )
@@ -527,7 +537,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
             (
                 (f"UPDATE {table} SET {column} = ?", (new,)),
                 (f"UPDATE {table} SET {column} = ?", (new,)),
-                (f"UPDATE {table} SET {column} = ? WHERE {one}", (new, *key)),
+                (f"UPDATE {table} SET {column} = ? WHERE {condition}", (new, *key)),
                 (f"DELETE FROM {table}", ()),
                 (f"DROP TABLE {table}", ()),
                 (f"ALTER TABLE {table} RENAME COLUMN {column} TO other", ()),
@@ -547,15 +557,15 @@ def damaged_row(draw: random.Random, store: Path) -> str:
 
 @pytest.mark.slow
 @random_cases(4, 8, 60)
-def test_a_damaged_store(cases: range, whole: Path, tmp_path: Path, capsys: Capsys) -> None:
+def test_damaged_store(cases: range, store_folder: Path, tmp_path: Path, capsys: Capsys) -> None:
     refused = 0
     for seed in cases:
         draw = random.Random(seed)
-        cli = place(whole, tmp_path / str(seed), capsys)
-        damage = damaged_row if seed % 2 else damaged_file
-        done = damage(draw, cli.workload.parent / ".impctl")
+        cli = copy_store(store_folder, tmp_path / str(seed), capsys)
+        damage = damage_row if seed % 2 else damage_file
+        description = damage(draw, cli.workload.parent / ".impctl")
         codes = [
-            told(cli, command, *rest, what=f"seed {seed}: {done}").code
+            run_checked(cli, command, *rest, label=f"seed {seed}: {description}").code
             for command, *rest in COMMANDS
         ]
         refused += any(codes)
@@ -565,12 +575,14 @@ def test_a_damaged_store(cases: range, whole: Path, tmp_path: Path, capsys: Caps
 
 @pytest.mark.slow
 @random_cases(1, 4, 20)
-def test_a_damaged_delta_log(cases: range, whole: Path, tmp_path: Path, capsys: Capsys) -> None:
-    """The log and the files of the table are not ours, and just as little to be trusted."""
+def test_damaged_delta_log(
+    cases: range, store_folder: Path, tmp_path: Path, capsys: Capsys
+) -> None:
+    """The table's log and files belong to others and are not trusted either."""
     for seed in cases:
         draw = random.Random(seed)
-        cli = place(whole, tmp_path / str(seed), capsys)
-        done = damaged_file(draw, cli.workload.parent / "t")
+        cli = copy_store(store_folder, tmp_path / str(seed), capsys)
+        description = damage_file(draw, cli.workload.parent / "t")
         for command, *rest in COMMANDS:
-            told(cli, command, *rest, what=f"seed {seed}: {done}")
+            run_checked(cli, command, *rest, label=f"seed {seed}: {description}")
         shutil.rmtree(cli.workload.parent)

@@ -1,4 +1,4 @@
-"""A shop of three tables with names of one, two and three parts."""
+"""A shop with three tables, whose names have one, two and three parts."""
 
 from __future__ import annotations
 

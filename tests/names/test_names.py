@@ -1,4 +1,4 @@
-"""Names of tables from the file to Spark: rewritten, in views, by BI tools, by catalogs."""
+"""Table names from the workload file to Spark: in rewrites, views, BI tools and catalogs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.run_cli import Cli
 
 TEXTS = Path(__file__).parent / "texts"
 _NAME = re.compile(r"^-- (\w+)\n", re.MULTILINE)
-_WHOLE = re.compile(r"(?:`?main`?\.)?`?shop`?\.`?(sales|customers)`?")
+_QUALIFIED = re.compile(r"(?:`?main`?\.)?`?shop`?\.`?(sales|customers)`?")
 REGIONS = ("north", "east", "south", "west", None)
 PARTITIONS = {
     "sales": {
@@ -49,19 +49,19 @@ PARTITIONS = {
 
 
 class BiText(Struct, frozen=True):
-    """What a tool sends, called by the tool and the question."""
+    """SQL that a tool sends, named by tool and question."""
 
     name: str
     sql: str
 
     @property
     def bare(self) -> str:
-        """The same with the tables called as people call them in a workload file."""
-        return _WHOLE.sub(lambda result: result[1], self.sql)
+        """The same SQL with unqualified table names."""
+        return _QUALIFIED.sub(lambda result: result[1], self.sql)
 
 
 def bi_texts() -> Iterator[BiText]:
-    """All texts, by tool."""
+    """The SQL of all tools."""
     for file in sorted(TEXTS.glob("*.sql")):
         parts = _NAME.split(file.read_text(encoding="utf-8"))
         for question, text in zip(parts[1::2], parts[2::2], strict=True):
@@ -69,23 +69,23 @@ def bi_texts() -> Iterator[BiText]:
 
 
 def sales(rows: int = 400) -> pa.Table:
-    """Sales of half a year; every product has its own months, so that sketches leave ranges out."""
-    chance = random.Random(18)
+    """Sales of half a year. Products sell in different months, so that sketches skip ranges."""
+    rng = random.Random(18)
     result = []
     for number in range(rows):
         product = number % 12
-        day = chance.randrange(product * 13, product * 13 + 20)
-        at = datetime(2026, 1, 1) + timedelta(days=day, minutes=chance.randrange(1440))
+        day = rng.randrange(product * 13, product * 13 + 20)
+        time = datetime(2026, 1, 1) + timedelta(days=day, minutes=rng.randrange(1440))
         result.append(
             {
                 "id": number,
-                "sold_at": at,
-                "sold_on": at.date(),
-                "region": chance.choice(REGIONS),
+                "sold_at": time,
+                "sold_on": time.date(),
+                "region": rng.choice(REGIONS),
                 "product": f"p{product:02}",
-                "customer_id": chance.choice((None, *range(20))),
-                "qty": chance.randrange(1, 6) + (product > 7) * 3,
-                "price": Decimal(chance.randrange(100, 9999)) / 100,
+                "customer_id": rng.choice((None, *range(20))),
+                "qty": rng.randrange(1, 6) + (product > 7) * 3,
+                "price": Decimal(rng.randrange(100, 9999)) / 100,
             }
         )
     types = {
@@ -102,13 +102,13 @@ def sales(rows: int = 400) -> pa.Table:
 
 
 def customers() -> pa.Table:
-    """Customers of four segments; some sales are of none of them."""
+    """Customers of four segments; some sales have no customer."""
     rows = [{"customer_id": n, "name": f"n{n}", "segment": "abcd"[n % 4]} for n in range(18)]
     return pa.Table.from_pylist(rows)
 
 
 def write_shop(folder: Path, queries: dict[str, str]) -> Path:
-    """The tables and a workload file with these queries."""
+    """Create the tables and a workload file with these queries."""
     create_table(str(folder / "sales"), sales())
     create_table(str(folder / "customers"), customers())
     document = {
@@ -125,12 +125,15 @@ def write_shop(folder: Path, queries: dict[str, str]) -> Path:
     return file
 
 
-HEAD, TAIL = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM ", " GROUP BY g HAVING COUNT(*) >= 2"
+SQL_HEAD, SQL_TAIL = (
+    "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM ",
+    " GROUP BY g HAVING COUNT(*) >= 2",
+)
 
 
 @pytest.fixture
 def captured(cli: Cli) -> Cli:
-    """Sketch of `big`: fragments 0 and 1 of g."""
+    """A CLI with the sketch of `big`: ranges 0 and 1 of `g`."""
     cli.good("capture", "--query", "big")
     return cli
 
@@ -147,15 +150,15 @@ def captured(cli: Cli) -> Cli:
         ("delta.`PATH`", "`PATH`"),
     ],
 )
-def test_the_names_written_stay(captured: Cli, shop: Path, written: str, alias: str) -> None:
+def test_rewrite_keeps_names(captured: Cli, shop: Path, written: str, alias: str) -> None:
     written, alias = (t.replace("PATH", str(shop / "sales")) for t in (written, alias))
-    (result,) = captured.good("rewrite", "--sql", HEAD + written + TAIL).results
+    (result,) = captured.good("rewrite", "--sql", SQL_HEAD + written + SQL_TAIL).results
     rows = f"(SELECT * FROM {written} WHERE `g` < 4L)"
-    assert result["sql"] == f"{HEAD}{rows} AS {alias}{TAIL}"
+    assert result["sql"] == f"{SQL_HEAD}{rows} AS {alias}{SQL_TAIL}"
     assert result["reuse"]["query"] == "big"
 
 
-def test_columns_by_whole_names_follow(captured: Cli) -> None:
+def test_qualified_columns_follow(captured: Cli) -> None:
     sql = (
         "SELECT shop.sales.g, COUNT(*) AS n, SUM(main.shop.sales.x) AS s FROM shop.sales "
         "GROUP BY sales.g HAVING COUNT(*) >= 2"
@@ -168,10 +171,10 @@ def test_columns_by_whole_names_follow(captured: Cli) -> None:
     )
 
 
-def test_other_tables_of_the_same_last_name_are_others(captured: Cli) -> None:
-    ran = captured("rewrite", "--sql", f"{HEAD}hr.people{TAIL}")
+def test_same_last_name_in_another_schema(captured: Cli) -> None:
+    ran = captured("rewrite", "--sql", f"{SQL_HEAD}hr.people{SQL_TAIL}")
     assert ran.results[0]["reuse"]["query"] is None
-    unknown = captured("rewrite", "--sql", f"{HEAD}hr.sales{TAIL}")
+    unknown = captured("rewrite", "--sql", f"{SQL_HEAD}hr.sales{SQL_TAIL}")
     assert (unknown.code, unknown.error["code"]) == (3, "table_unknown")
 
 
@@ -186,7 +189,7 @@ store: .other
 
 
 @pytest.mark.slow
-def test_a_default_that_makes_a_name_another_table_makes_another_query(
+def test_default_schema_is_part_of_the_definition(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = shop / "other.yaml"
@@ -194,8 +197,8 @@ def test_a_default_that_makes_a_name_another_table_makes_another_query(
         file.write_text(SCHEMAS.replace("SCHEMA", schema))
         cli = Cli(capsys, file)
         if schema == "b":
-            late = cli("maintain", "--policy", "strict")
-            assert late.error["code"] == "policy_refused", late.document
+            refused_run = cli("maintain", "--policy", "strict")
+            assert refused_run.error["code"] == "policy_refused", refused_run.document
         cli.good("capture")
         (result,) = cli.good("rewrite", "--query", "big").results
         assert list(result["versions"]) == [f"{schema}.t"]
@@ -232,13 +235,13 @@ NAMES = TableNames(
         ("SELECT k FROM shop.sales", "SELECT k FROM `sales` AS sales"),
     ],
 )
-def test_a_view_has_a_name_that_no_with_entry_has(sql: str, local: str | None) -> None:
+def test_view_names_differ_from_with_entries(sql: str, local: str | None) -> None:
     catalog = dict.fromkeys(("sales", "sales_", "hr.sales"), SCHEMA)
     query = parse_query(sql, catalog, names=NAMES)
     assert rewrite_sql(query, {}, is_local=True) == (local or sql)
 
 
-def test_views_of_two_tables_have_two_names() -> None:
+def test_view_names_are_unique() -> None:
     sql = "WITH b AS (SELECT * FROM shop.sales) SELECT b.k FROM b, shop.sales_"
     query = parse_query(sql, dict.fromkeys(("sales", "sales_"), SCHEMA), names=NAMES)
     assert len({local_name(query, table) for table in query.tables}) == 2
@@ -256,58 +259,58 @@ views:
   around: SELECT * FROM back
   back: SELECT * FROM around
 """
-ASKED = "SELECT g, n FROM main.reports.busy"
+VIEW_QUERY = "SELECT g, n FROM main.reports.busy"
 
 
 @pytest.fixture
-def viewed(cli: Cli, shop: Path) -> Cli:
-    text = WORKLOAD.replace("queries:\n", f"{VIEWS}queries:\n  busy: {{sql: '{ASKED}'}}\n")
+def cli_with_views(cli: Cli, shop: Path) -> Cli:
+    text = WORKLOAD.replace("queries:\n", f"{VIEWS}queries:\n  busy: {{sql: '{VIEW_QUERY}'}}\n")
     (shop / "w.yaml").write_text(text)
     return cli
 
 
 @pytest.mark.slow
-def test_a_query_over_views_has_a_sketch_that_its_own_text_finds_too(viewed: Cli) -> None:
-    viewed.good("capture", "--query", "busy")
-    (result,) = viewed.good("rewrite", "--query", "busy").results
+def test_sketch_of_a_query_over_views_is_reused(cli_with_views: Cli) -> None:
+    cli_with_views.good("capture", "--query", "busy")
+    (result,) = cli_with_views.good("rewrite", "--query", "busy").results
     assert "FROM (SELECT * FROM main.shop.sales WHERE `g` < 4L) AS sales" in result["sql"]
     for sql in (
-        ASKED,
+        VIEW_QUERY,
         "SELECT g FROM shop.sales WHERE x >= 5 GROUP BY g HAVING COUNT(*) >= 2",
         "SELECT g FROM recent GROUP BY g HAVING COUNT(*) >= 3",
     ):
-        (other,) = viewed.good("rewrite", "--sql", sql).results
+        (other,) = cli_with_views.good("rewrite", "--sql", sql).results
         assert other["reuse"]["query"] == "busy", sql
 
 
-def test_a_view_that_changes_makes_another_query(viewed: Cli, shop: Path) -> None:
-    viewed.good("capture", "--query", "busy")
+def test_changed_view_changes_definition(cli_with_views: Cli, shop: Path) -> None:
+    cli_with_views.good("capture", "--query", "busy")
     file = shop / "w.yaml"
     file.write_text(file.read_text().replace("x >= 5", "x >= 6"))
-    late = viewed("maintain", "--query", "busy", "--policy", "strict")
-    assert late.error["code"] == "policy_refused"
+    refused_run = cli_with_views("maintain", "--query", "busy", "--policy", "strict")
+    assert refused_run.error["code"] == "policy_refused"
 
 
-def test_errors_stand_at_their_place_in_the_view(viewed: Cli, shop: Path) -> None:
+def test_errors_have_positions_in_the_view(cli_with_views: Cli, shop: Path) -> None:
     lines = (shop / "w.yaml").read_text().split("\n")
     line = next(n for n, text in enumerate(lines, start=1) if "y > 1" in text)
-    ran = viewed("query", "--sql", "SELECT g FROM broken")
+    ran = cli_with_views("query", "--sql", "SELECT g FROM broken")
     assert ran.error["code"] == "column_unknown"
     assert ran.error["location"]["line"] == line
     assert ran.error["location"]["column"] == lines[line - 1].index("y > 1") + 1
 
 
-def test_a_circle_is_told(viewed: Cli) -> None:
-    ran = viewed("rewrite", "--sql", "SELECT * FROM around")
+def test_view_cycle(cli_with_views: Cli) -> None:
+    ran = cli_with_views("rewrite", "--sql", "SELECT * FROM around")
     assert (ran.code, ran.error["code"]) == (3, "view_circle")
 
 
 @pytest.mark.spark
-def test_answers_over_views_are_the_same_with_the_sketch(viewed: Cli) -> None:
-    viewed.good("capture", "--query", "busy")
-    for sql in (ASKED, "SELECT busy.g FROM reports.busy JOIN recent ON recent.g = busy.g"):
+def test_sketch_over_views_keeps_results(cli_with_views: Cli) -> None:
+    cli_with_views.good("capture", "--query", "busy")
+    for sql in (VIEW_QUERY, "SELECT busy.g FROM reports.busy JOIN recent ON recent.g = busy.g"):
         answers = [
-            sorted(viewed.good("query", "--sql", sql, "--sketch", use).results[0]["rows"])
+            sorted(cli_with_views.good("query", "--sql", sql, "--sketch", use).results[0]["rows"])
             for use in ("always", "never")
         ]
         assert answers[0] == answers[1]
@@ -319,11 +322,11 @@ TOOLS = ("dbt", "metabase", "powerbi", "superset", "tableau")
 
 
 def command_line(command: str, file: Path, *arguments: str) -> dict[str, Any]:
-    """The document of a command that went well."""
-    shown = StringIO()
-    with redirect_stdout(shown):
+    """The JSON document of a successful command."""
+    output = StringIO()
+    with redirect_stdout(output):
         code = run(build_app(), [command, str(file), "--json", *arguments])
-    document: dict[str, Any] = json.loads(shown.getvalue())
+    document: dict[str, Any] = json.loads(output.getvalue())
     assert code == 0, document["error"]
     return document
 
@@ -337,42 +340,44 @@ def bi_captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_there_are_eight_texts_of_each_tool() -> None:
+def test_eight_queries_per_tool() -> None:
     assert [text.name.split("_")[0] for text in BI_TEXTS] == [t for t in TOOLS for _ in range(8)]
     assert all(text.bare != text.sql for text in BI_TEXTS)
 
 
 @pytest.fixture(scope="module")
-def opened(bi_captured: Path) -> Iterator[impctl.OpenWorkload]:
-    with impctl.open(bi_captured) as opened:
-        yield opened
+def open_workload(bi_captured: Path) -> Iterator[impctl.OpenWorkload]:
+    with impctl.open(bi_captured) as open_workload:
+        yield open_workload
 
 
 @pytest.mark.parametrize("text", BI_TEXTS, ids=lambda text: text.name)
-def test_the_text_finds_a_sketch_as_it_is(opened: impctl.OpenWorkload, text: BiText) -> None:
-    rewrite = opened.rewrite(sql=text.sql)
+def test_bi_sql_reuses_a_sketch(open_workload: impctl.OpenWorkload, text: BiText) -> None:
+    rewrite = open_workload.rewrite(sql=text.sql)
     assert rewrite.reuse.query is not None, rewrite.reuse
     assert rewrite.sketches
-    assert rewrite.files_kept <= opened.rewrite(text.name).files_kept
+    assert rewrite.files_kept <= open_workload.rewrite(text.name).files_kept
 
 
 @pytest.mark.slow
-def test_most_texts_read_less(opened: impctl.OpenWorkload) -> None:
-    narrowed = {text.name for text in BI_TEXTS if opened.rewrite(sql=text.sql).sql != text.sql}
+def test_most_are_narrowed(open_workload: impctl.OpenWorkload) -> None:
+    narrowed = {
+        text.name for text in BI_TEXTS if open_workload.rewrite(sql=text.sql).sql != text.sql
+    }
     assert len(narrowed) >= 30, sorted({text.name for text in BI_TEXTS} - narrowed)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "text",
-    # One text of each tool, each time another one; all of them when long.
+    # A different question for each tool; the long tests run all.
     [
-        pytest.param(text, marks=[pytest.mark.slow, pytest.mark.long] if at % 9 else [])
-        for at, text in enumerate(BI_TEXTS)
+        pytest.param(text, marks=[pytest.mark.slow, pytest.mark.long] if index % 9 else [])
+        for index, text in enumerate(BI_TEXTS)
     ],
     ids=lambda text: text.name,
 )
-def test_the_answer_through_the_sketch_is_the_answer(bi_captured: Path, text: BiText) -> None:
+def test_bi_results_through_the_sketch(bi_captured: Path, text: BiText) -> None:
     answers = [
         command_line("query", bi_captured, "--sql", text.sql, "--sketch", use)["results"][0]
         for use in ("always", "never")
@@ -429,7 +434,7 @@ queries:
 @pytest.mark.long
 @pytest.mark.usefixtures("launched_here")
 @pytest.mark.parametrize("kind", ["in-memory", "hive"])
-def test_a_table_is_found_where_the_catalog_says(tmp_path: Path, kind: str) -> None:
+def test_table_location_from_catalog(tmp_path: Path, kind: str) -> None:
     create_table(str(tmp_path / "some sales"), ROWS)
     (tmp_path / "w.yaml").write_text(CATALOGS_WORKLOAD)
     ran = subprocess.run(
@@ -476,22 +481,22 @@ SELF_JOINS = [
 
 
 @pytest.mark.spark
-def test_every_spelling_reads_through_the_one_sketch(shop: Path, cli: Cli) -> None:
+def test_all_spellings_use_the_same_sketch(shop: Path, cli: Cli) -> None:
     cli.good("capture", "--query", "big")
-    wanted = [[0, 3, 45], [3, 3, 45]]
+    expected = [[0, 3, 45], [3, 3, 45]]
     for spelling in SPELLINGS:
         sql = BIG.format(spelling.replace("PATH", str(shop / "sales")))
         (used,) = cli.good("query", "--sql", sql).results
-        assert sorted(used["rows"]) == wanted, spelling
+        assert sorted(used["rows"]) == expected, spelling
         assert used["reuse"]["query"] == "big", spelling
     for spelling in SPELLINGS[::4]:  # Each of these has another number of parts.
         sql = BIG.format(spelling)
         (plain,) = cli.good("query", "--sql", sql, "--sketch", "never").results
-        assert sorted(plain["rows"]) == wanted, spelling
+        assert sorted(plain["rows"]) == expected, spelling
 
 
 @pytest.mark.spark
-def test_queries_over_several_names_are_captured_and_used(cli: Cli) -> None:
+def test_queries_with_several_names_for_a_table(cli: Cli) -> None:
     cli.good("capture")
     cli.good("verify", "--results")
     for sql in SELF_JOINS:

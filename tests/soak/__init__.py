@@ -1,5 +1,5 @@
-"""A soak: thousands of random operations on one store, every answer held against the tables.
+"""A soak: thousands of random operations on one store, with every result checked.
 
-`place` has tables, queries and changes; `writer` commits them in another process; `children` are
-processes of impctl that may be killed; `driver` knows what is right, and draws operations.
+`place` has tables, queries and changes; `writer` commits them in another process; `children` runs
+impctl in processes that may be killed; `driver` draws operations and checks results.
 """

@@ -1,7 +1,7 @@
-"""The command line in processes of its own that start at once, so that thousands can be killed.
+"""`impctl` in separate processes that start quickly, so that thousands can be killed.
 
 Law: a child is a real process that runs `impctl` from its first line to its exit code; only the
-imports were done before it was forked off.
+imports are done before the fork.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _CONTEXT.set_forkserver_preload(["tests.soak.preloaded"])
 
 
 class Shot(Struct, frozen=True):
-    """A child that was to be killed; `code` is -9 where it was still running."""
+    """The outcome of killing a child; `code` is -9 if it was still running."""
 
     code: int
     seconds: float
 
 
 class Child:
-    """`impctl COMMAND WORKLOAD --json ...`, running; what it prints goes to a file."""
+    """A running `impctl COMMAND WORKLOAD --json ...`, with its output in a file."""
 
     def __init__(self, workload: Path, log: Path, command: str, *words: str) -> None:
         self.log = log
@@ -41,7 +41,7 @@ class Child:
         self._began = time.monotonic()
 
     def end(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for the child and return its exit code."""
         self._process.join(120)
         return self.kill()
 
@@ -61,7 +61,7 @@ class Child:
 
 
 def moment(draw: random.Random, span: float) -> float:
-    """When to kill a command that takes `span` seconds; now and then too late."""
+    """When to kill a command that takes `span` seconds; sometimes too late."""
     return draw.uniform(0, 1.1 * span)
 
 

@@ -1,4 +1,4 @@
-"""Draws operations, does them, and holds every answer and the whole store against what is right."""
+"""Draws and runs random operations, and checks every result and the whole store."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from impctl.tables.snapshot import read_schema
 from impctl.tables.statistics import prune
 from impctl.types import AccessId
 from impctl.workload.models import AnsweredBy
-from tests.crash.processes import check_nothing_left, end, kept_rows_of, start, until_open
+from tests.crash.processes import check_no_leftovers, end, materialized_rows, start, until_open
 from tests.plan.trials import accurate_sketches, fragment_of
 from tests.soak.children import Child, moment
-from tests.soak.place import SCHEMAS, TABLES, WORKLOAD, some_change, write_place
+from tests.soak.place import SCHEMAS, TABLES, WORKLOAD, some_change, write_tables
 from tests.soak.writer import Writer
 from tests.support.reference_plan import Value, annotate
 
@@ -57,7 +57,7 @@ def _scanned(path: str, version: int) -> pa.Table:
 
 
 def rows_at(folder: Path, table: str, version: int) -> pa.Table:
-    """All rows, by deltalake."""
+    """All rows, read by deltalake."""
     return _scanned(str(folder / table), version)
 
 
@@ -69,33 +69,35 @@ def answer(sql: str, folder: Path, versions: dict[str, int]) -> Answer:
 
 
 def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answer, int]:
-    """The rows of the query over what its sketches leave, and how many files they leave out.
+    """The rows of the query over its sketches' ranges, and the number of files skipped.
 
-    Only here impctl says what is left: files by their statistics, then rows by their fragment.
+    Only here impctl decides what is read: files by their statistics, then rows by their range.
     """
-    left: dict[str, pa.Table] = {}
+    remaining: dict[str, pa.Table] = {}
     skipped = 0
     with open_context(Settings(workload)) as ctx:
         for table, version in stored.versions.items():
             (sketch,) = [s for s in stored.sketches if s.table == table]
-            wanted = range_filter(sketch.ranges, sketch.partition)
+            predicate = range_filter(sketch.ranges, sketch.partition)
             snapshot = ctx.tables.snapshot(table, version)
-            files = prune(snapshot, [wanted])
+            files = prune(snapshot, [predicate])
             skipped += len(snapshot.files) - len(files)
             schema = SCHEMAS[table]
-            read = [pq.ParquetFile(file.uri).read().cast(schema) for file in files]
-            rows = pa.concat_tables([schema.empty_table(), *read])
-            held = set(sketch.ranges.ids)
+            tables = [pq.ParquetFile(file.uri).read().cast(schema) for file in files]
+            rows = pa.concat_tables([schema.empty_table(), *tables])
+            range_ids = set(sketch.ranges.ids)
             boundaries = tuple(sketch.partition.boundaries)
             values = rows[sketch.attribute].to_pylist()
-            left[table] = rows.filter(
-                pa.array([fragment_of(value, boundaries) in held for value in values], pa.bool_())
+            remaining[table] = rows.filter(
+                pa.array(
+                    [fragment_of(value, boundaries) in range_ids for value in values], pa.bool_()
+                )
             )
-    return answer_over(sql, left), skipped
+    return answer_over(sql, remaining), skipped
 
 
-def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
-    """What `query --by` gives out."""
+def query_result(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
+    """The result of `query --by`."""
     with open_context(Settings(workload, lock_timeout=60)) as ctx:
         (result,) = query(ctx, QueryRequest(name), by).results
     assert isinstance(result, QueryResult)
@@ -103,40 +105,40 @@ def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
 
 
 def answer_over(sql: str, tables: Mapping[str, pa.Table]) -> Answer:
-    """The rows of the query, by SQLite, which knows Spark's `9L` as `9`."""
+    """The rows of the query by SQLite, for which Spark's `9L` becomes `9`."""
     database = sqlite3.connect(":memory:")
     try:
         for table, rows in tables.items():
             database.execute(f"CREATE TABLE {table} ({', '.join(rows.column_names)})")
-            places = ", ".join("?" * rows.num_columns)
+            placeholders = ", ".join("?" * rows.num_columns)
             values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
-            database.executemany(f"INSERT INTO {table} VALUES ({places})", values)
+            database.executemany(f"INSERT INTO {table} VALUES ({placeholders})", values)
         return database.execute(_LONG.sub(r"\1", sql)).fetchall()
     finally:
         database.close()
 
 
-def same_answer(sql: str, mine: Answer, other: Answer) -> bool:
-    """As lists where the query has an order (all ours are total), else as bags."""
-    return mine == other if "ORDER BY" in sql else Counter(mine) == Counter(other)
+def same_answer(sql: str, result: Answer, other: Answer) -> bool:
+    """Compare lists if the query has an ORDER BY (all are total here), else bags."""
+    return result == other if "ORDER BY" in sql else Counter(result) == Counter(other)
 
 
 class Recapture:
-    """Accurate sketches at stored versions, each found once."""
+    """Accurate sketches at stored versions, cached."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._found: dict[str, tuple[object, dict[AccessId, set[int]]]] = {}
 
     def accurate(self, sql: str, stored: StoredQuery) -> dict[AccessId, set[int]]:
-        """The fragments of the provenance of the query's text, over the stored ranges."""
+        """The ranges of the query's provenance, in the stored partitions."""
         partitions = {
             s.access: (s.attribute, tuple(s.partition.boundaries)) for s in stored.sketches
         }
         key = (sql, tuple(sorted(stored.versions.items())), tuple(partitions.items()))
-        known = self._found.get(stored.query)
-        if known is not None and known[0] == key:
-            return known[1]
+        cached = self._found.get(stored.query)
+        if cached is not None and cached[0] == key:
+            return cached[1]
         deltas = {
             table: DeltaTable(str(self._folder / table), version=version)
             for table, version in stored.versions.items()
@@ -156,11 +158,11 @@ class Recapture:
         return result
 
 
-_ASKED = yaml.safe_load(WORKLOAD)["queries"]
-_SQL = {name: query["sql"] for name, query in _ASKED.items()}
+_DEFINITIONS = yaml.safe_load(WORKLOAD)["queries"]
+_SQL = {name: query["sql"] for name, query in _DEFINITIONS.items()}
 QUERIES = tuple(_SQL)
-KEPT = tuple(name for name, query in _ASKED.items() if query.get("answer", True))
-"""Queries whose answers are kept."""
+MATERIALIZED = tuple(name for name, query in _DEFINITIONS.items() if query.get("answer", True))
+"""Queries with materialized results."""
 LEAST = 5
 _PATIENT = ("--lock-timeout", "60")
 _KILLED = (
@@ -191,11 +193,11 @@ _WEIGHTS = {
     "kill_process": 1,
     "two_at_once": 2,
 }
-"""Of a hundred operations."""
+"""The number of each operation in a hundred."""
 
 
 class Soak(Struct, dict=True):
-    """One store, and what happened to it."""
+    """One store and the log of its operations."""
 
     folder: Path
     seed: int
@@ -207,9 +209,9 @@ class Soak(Struct, dict=True):
     sketches: int = 0
 
     def __post_init__(self) -> None:
-        """Tables, and the first capture."""
+        """Create the tables and capture."""
         self._draw = random.Random(self.seed)
-        self._workload = write_place(self.folder, self._draw)
+        self._workload = write_tables(self.folder, self._draw)
         self._store = self.folder / ".impctl"
         self._open = impctl.open(self._workload, lock_timeout=60)
         self._recapture = Recapture(self.folder)
@@ -217,26 +219,26 @@ class Soak(Struct, dict=True):
         self._spans: dict[tuple[str, ...], float] = {}
         self._used: dict[str, str] = {}
         self._children = 0
-        with self._told("capture"):
+        with self._noted("capture"):
             self._open.capture()
             self.check()
 
     def run(self, operations: int) -> None:
-        """So many operations, then the end that every soak must come to."""
+        """Run this many operations, then the final checks."""
         for number in range(operations):
             (name,) = self._draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
-            with self._told(f"{number} {name}"):
+            with self._noted(f"{number} {name}"):
                 act: Callable[[], None] = getattr(self, f"_{name}")
                 act()
                 self.done[name] += 1
                 self.check()
-        with self._told("the end"):
+        with self._noted("the end"):
             self._finish()
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Whatever fails in the block says with which seed, and what came before."""
-        self.log.append(what)
+    def _noted(self, label: str) -> Iterator[None]:
+        """Add the seed and the last operations to an error in the block."""
+        self.log.append(label)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ImpctlWarning)
@@ -280,13 +282,13 @@ class Soak(Struct, dict=True):
 
     def _gc(self) -> None:
         child = self._child("gc", "--keep", str(self._draw.randint(1, 4)))
-        self._ended(child)
+        self._finish_child(child)
 
     def _rewrite(self) -> None:
         self.check_answer(self._draw.choice(QUERIES))
 
     def _rewrite_others_constants(self) -> None:
-        """The sketch of another constant: used where that is right, left alone where not."""
+        """Rewrite with another constant, which may or may not reuse the sketch."""
         least = self._draw.randint(3, 9)
         if self._draw.random() < 0.5:
             self.check_answer("by_shop", least)
@@ -295,27 +297,27 @@ class Soak(Struct, dict=True):
         self._check_rewritten(sql, self._open.rewrite(sql=sql))
 
     def _rewrite_beside(self) -> None:
-        """While another process maintains and a third one commits."""
+        """Rewrite while another process maintains and a third one commits."""
         child = self._child("maintain", *_PATIENT)
         self._begin_commit()
         for _ in range(2):
             self.check_answer(self._draw.choice(QUERIES))
-        self._ended(child)
+        self._finish_child(child)
         self.writer.finish()
 
     def _ask_state(self) -> None:
-        self.check_asked(self._draw.choice(KEPT), AnsweredBy.STATE)
+        self.check_query(self._draw.choice(MATERIALIZED), AnsweredBy.STATE)
 
     def _ask_engine(self) -> None:
-        self.check_asked(self._draw.choice(QUERIES), AnsweredBy.ENGINE)
+        self.check_query(self._draw.choice(QUERIES), AnsweredBy.ENGINE)
 
     def _ask_beside(self) -> None:
-        """From the state, while one process maintains all queries and another commits."""
+        """Query the state while one process maintains all queries and another commits."""
         child = self._child("maintain", *_PATIENT)
         self._begin_commit()
-        for name in self._draw.sample(KEPT, 2):
-            self.check_asked(name, AnsweredBy.STATE)
-        self._ended(child)
+        for name in self._draw.sample(MATERIALIZED, 2):
+            self.check_query(name, AnsweredBy.STATE)
+        self._finish_child(child)
         self.writer.finish()
 
     def _two_at_once(self) -> None:
@@ -323,16 +325,16 @@ class Soak(Struct, dict=True):
         running = [self._child(*words) for words in self._draw.sample(commands, 2)]
         self._begin_commit()
         for child in running:
-            self._ended(child)
+            self._finish_child(child)
         self.writer.finish()
 
     def _kill(self) -> None:
         if self._draw.random() < 0.7:
             self._commit()
         words = self._draw.choice(_KILLED)
-        beside = self._draw.random() < 0.2
+        is_concurrent = self._draw.random() < 0.2
         child = self._child(*words)
-        if beside:
+        if is_concurrent:
             self._begin_commit()
         shot = child.kill_after(moment(self._draw, self._spans.get(words, 0.2)))
         self._note_shot(words, shot.code, shot.seconds)
@@ -364,17 +366,17 @@ class Soak(Struct, dict=True):
         self._children += 1
         return Child(self._workload, self.folder / f"child{self._children % 4}", *words)
 
-    def _ended(self, child: Child) -> None:
+    def _finish_child(self, child: Child) -> None:
         code = child.end()
         assert code == 0, (code, child.log.read_text())
 
     def _some_queries(self) -> tuple[str, ...]:
-        """All of them, as `()`, or a few."""
+        """All queries, as `()`, or a few."""
         if self._draw.random() < 0.5:
             return ()
         return tuple(self._draw.sample(QUERIES, self._draw.randint(1, 3)))
 
-    # What must hold
+    # Checks
 
     def check_answer(self, name: str, least: int | None = None) -> None:
         before = {table: newest(self.folder, table) for table in TABLES}
@@ -387,41 +389,49 @@ class Soak(Struct, dict=True):
 
     def _check_rewritten(self, sql: str, result: impctl.RewriteResult) -> None:
         versions = dict(result.versions)
-        wanted = answer(sql, self.folder, versions)
-        match = answer(result.sql, self.folder, versions)
-        assert same_answer(sql, match, wanted), (result.sql, versions, match, wanted)
+        expected = answer(sql, self.folder, versions)
+        rewritten = answer(result.sql, self.folder, versions)
+        assert same_answer(sql, rewritten, expected), (result.sql, versions, rewritten, expected)
         self.answers += 1
-        self.done["answers with rows"] += bool(wanted)
+        self.done["answers with rows"] += bool(expected)
         self.done["answers with ranges"] += bool(result.intervals)
 
-    def check_asked(self, name: str, by: AnsweredBy) -> None:
-        """The answer given out is the one of versions that are not older than the question."""
+    def check_query(self, name: str, by: AnsweredBy) -> None:
+        """Check that the result is correct at its versions, which are not older than the query."""
         before = {table: newest(self.folder, table) for table in TABLES}
-        result = asked(self._workload, name, by)
+        result = query_result(self._workload, name, by)
         versions = dict(result.versions)
         assert all(version >= before[t] for t, version in versions.items())
         assert result.by == by, result
         sql = _SQL[name].replace(":least", str(LEAST))
-        wanted = answer(sql, self.folder, versions)
-        assert same_answer(sql, [*result.rows], wanted), (name, by, versions, result.rows, wanted)
+        expected = answer(sql, self.folder, versions)
+        assert same_answer(sql, [*result.rows], expected), (
+            name,
+            by,
+            versions,
+            result.rows,
+            expected,
+        )
         self.answers += 1
-        self.done["answers with rows"] += bool(wanted)
+        self.done["answers with rows"] += bool(expected)
 
     def check(self) -> None:
-        """All that is stored, and that status can be read."""
-        shown = {result.query: result for result in self._open.status()}
-        assert set(shown) == set(QUERIES)
-        with Store.open(self._store, create=False) as held:
+        """Check everything stored and the output of `status`."""
+        status_by_query = {result.query: result for result in self._open.status()}
+        assert set(status_by_query) == set(QUERIES)
+        with Store.open(self._store, create=False) as open_store:
             for name in QUERIES:
-                stored = held.load(name)
+                stored = open_store.load(name)
                 assert stored is not None, name
-                assert bool(held.load_runs(name)) == (stored.mode is not MaintenanceMode.RECAPTURE)
+                assert bool(open_store.load_runs(name)) == (
+                    stored.mode is not MaintenanceMode.RECAPTURE
+                )
                 before = self._versions.get(name, stored.versions)
                 assert all(stored.versions[t] >= version for t, version in before.items()), name
                 self._versions[name] = stored.versions
-                assert shown[name].versions == stored.versions
+                assert status_by_query[name].versions == stored.versions
                 current = {t: newest(self.folder, t) for t in stored.versions}
-                assert shown[name].stale == (stored.versions != current)
+                assert status_by_query[name].stale == (stored.versions != current)
                 self._check_sketch(stored)
 
     def _check_sketch(self, stored: StoredQuery) -> None:
@@ -430,24 +440,45 @@ class Soak(Struct, dict=True):
         is_exact = stored.mode is MaintenanceMode.EXACT
         assert accurate
         for sketch in stored.sketches:
-            held, wanted = set(sketch.ranges.ids), accurate[sketch.access]
-            assert wanted <= held, (stored.query, sketch.attribute, wanted, held, stored.versions)
+            stored_ids, expected = set(sketch.ranges.ids), accurate[sketch.access]
+            assert expected <= stored_ids, (
+                stored.query,
+                sketch.attribute,
+                expected,
+                stored_ids,
+                stored.versions,
+            )
             self.sketches += 1
-            self.slack[f"{stored.query} {stored.mode}"] += len(held - wanted)
-            assert held == wanted or not is_exact, (stored.query, sketch.attribute, wanted, held)
+            self.slack[f"{stored.query} {stored.mode}"] += len(stored_ids - expected)
+            assert stored_ids == expected or not is_exact, (
+                stored.query,
+                sketch.attribute,
+                expected,
+                stored_ids,
+            )
         self._check_use(sql, stored)
 
     def _check_use(self, sql: str, stored: StoredQuery) -> None:
-        """What the sketches leave to read gives the answer, at their versions however old; and so
-        does what is kept of it."""
+        """Check that reading through the sketches, and the materialized rows, give the result at
+        the sketches' versions."""
         state = repr((stored.versions, stored.sketches))
         if self._used.get(stored.query) != state:
-            wanted = answer(sql, self.folder, stored.versions)
+            expected = answer(sql, self.folder, stored.versions)
             result, skipped = answer_through(sql, stored, self._workload)
-            assert same_answer(sql, result, wanted), (stored.query, stored.versions, result, wanted)
-            if stored.query in KEPT:
-                rows = kept_rows_of(stored, self._workload)
-                assert same_answer(sql, rows, wanted), (stored.query, stored.versions, rows, wanted)
+            assert same_answer(sql, result, expected), (
+                stored.query,
+                stored.versions,
+                result,
+                expected,
+            )
+            if stored.query in MATERIALIZED:
+                rows = materialized_rows(stored, self._workload)
+                assert same_answer(sql, rows, expected), (
+                    stored.query,
+                    stored.versions,
+                    rows,
+                    expected,
+                )
                 self.done["kept answers"] += 1
                 self.done["kept answers with rows"] += bool(rows)
             self._used[stored.query] = state
@@ -455,14 +486,14 @@ class Soak(Struct, dict=True):
             self.done["files left out"] += skipped
 
     def _finish(self) -> None:
-        """Maintaining converges, exactly where it says so, and nothing is left behind."""
+        """Check that maintenance converges and that `gc` leaves nothing behind."""
         self._open.maintain()
         self.check()
         assert {result.action for result in self._open.maintain()} == {"none"}
         assert not any(result.stale for result in self._open.status())
         for name in QUERIES:
             self.check_answer(name)
-            self.check_asked(name, AnsweredBy.STATE if name in KEPT else AnsweredBy.ENGINE)
-        self._ended(self._child("gc", "--keep", "1"))
-        check_nothing_left(self._store)
+            self.check_query(name, AnsweredBy.STATE if name in MATERIALIZED else AnsweredBy.ENGINE)
+        self._finish_child(self._child("gc", "--keep", "1"))
+        check_no_leftovers(self._store)
         self.check()

@@ -1,7 +1,7 @@
 """Three small tables, queries of every shape over them, and random changes.
 
-Law: all is drawn from the generator given, so that a seed names a run; a table stays small enough
-for the slow reference. Out of scope: committing the changes (`tests.soak.writer`).
+Law: a seed determines a run, because everything is drawn from the given generator. Tables stay
+small enough for the slow reference. Out of scope: committing the changes (`tests.soak.writer`).
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ queries:
     sketch: {returns: amount}
 store: .impctl
 """
-"""Two joins, a top-k of groups and one of rows, MIN, MAX and HAVING; none needs Spark, ever.
+"""Two joins, a top-k of groups and one of rows, MIN, MAX and HAVING. None ever needs Spark.
 
-All keep their answers but one.
+All but one have materialized results.
 """
 
 _FEED = {"delta.enableChangeDataFeed": "true"}
@@ -108,10 +108,10 @@ class Change(Struct, frozen=True):
     updates: dict[str, str] | None = None
 
 
-def write_place(folder: Path, draw: random.Random) -> Path:
-    """The tables, and the workload file beside them."""
+def write_tables(folder: Path, draw: random.Random) -> Path:
+    """Create the tables and the workload file."""
     for table, size in _SIZES.items():
-        feed = {} if table == "returns" else _FEED  # without one, files are compared
+        feed = {} if table == "returns" else _FEED  # without a feed, files are compared
         write_deltalake(str(folder / table), some_rows(draw, table, size), configuration=feed)
     file = folder / "w.yaml"
     file.write_text(WORKLOAD)
@@ -125,7 +125,7 @@ def some_rows(draw: random.Random, table: str, count: int) -> pa.Table:
 
 
 def some_change(draw: random.Random, folder: Path, rows: dict[str, int]) -> Change:
-    """A change of some table, which has so many `rows` now."""
+    """A random change of a table; `rows` are the current row counts."""
     table = draw.choices(TABLES, [6, 2, 4])[0]
     path, size = str(folder / table), _SIZES[table]
     if rows[table] > 2 * size:

@@ -1,4 +1,4 @@
-"""What every child of a soak needs, imported once; nothing of it runs before the fork."""
+"""Imports that every child of a soak needs; none starts work before the fork."""
 
 import impctl.api.session
 import impctl.cli.application

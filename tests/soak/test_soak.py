@@ -1,4 +1,4 @@
-"""Random operations on one store: nothing lost, nothing wrong; checks fail where something is."""
+"""Random operations on one store, and tests that the checks detect errors."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ OPERATIONS, SEED = int(_COUNT), int(_SEED or 1)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900 + 10 * OPERATIONS)
-def test_all_is_kept_and_right(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_random_operations(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     with running_writer() as writer:
         soak = Soak(tmp_path, SEED, writer)
         soak.run(OPERATIONS)
@@ -51,7 +49,7 @@ def soak(tmp_path: Path) -> Iterator[Soak]:
 
 
 def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> None:
-    """The stored sketch of the first access with fragments added, or left out."""
+    """Add or remove ranges of the stored sketch of the first access."""
     with Store.open(folder / ".impctl") as store, store.lock(10, "a test"):
         stored = store.load(query)
         assert stored is not None
@@ -67,7 +65,7 @@ def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> 
 
 
 @pytest.mark.slow
-def test_a_fragment_that_is_missing(soak: Soak) -> None:
+def test_missing_range_is_found(soak: Soak) -> None:
     store_sketch(soak.folder, "top", fewer=1)
     with pytest.raises(AssertionError, match="top"):
         soak.check()
@@ -76,7 +74,7 @@ def test_a_fragment_that_is_missing(soak: Soak) -> None:
 
 
 @pytest.mark.slow
-def test_a_fragment_too_many_of_an_exact_sketch(soak: Soak) -> None:
+def test_extra_range_of_exact_sketch_is_found(soak: Soak) -> None:
     store_sketch(soak.folder, "by_day", more=1)
     soak.check_answer("by_day")
     with pytest.raises(AssertionError, match="by_day"):
@@ -84,24 +82,24 @@ def test_a_fragment_too_many_of_an_exact_sketch(soak: Soak) -> None:
 
 
 @pytest.mark.slow
-def test_a_row_of_an_answer_that_is_missing(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = KeptRows.whole
+def test_missing_result_row_is_found(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = KeptRows.whole
 
-    def without_the_last(kept: KeptRows) -> Batch:
-        rows = whole(kept)
+    def without_the_last(kept_rows: KeptRows) -> Batch:
+        rows = original(kept_rows)
         return rows.take(np.arange(len(rows) - 1))
 
-    soak.check_asked("regions", AnsweredBy.STATE)
-    soak.check_asked("regions", AnsweredBy.ENGINE)
+    soak.check_query("regions", AnsweredBy.STATE)
+    soak.check_query("regions", AnsweredBy.ENGINE)
     monkeypatch.setattr(KeptRows, "whole", without_the_last)
     for by in (AnsweredBy.STATE, AnsweredBy.ENGINE):
         with pytest.raises(AssertionError, match="regions"):
-            soak.check_asked("regions", by)
+            soak.check_query("regions", by)
 
 
 @pytest.mark.slow
-def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is looked at after every operation, whether it is asked for or not."""
+def test_wrong_stored_result_is_found(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Materialized results are checked after every operation, even without a query."""
     answer = pa.table({"shop": [1]})
     monkeypatch.setattr("tests.crash.processes.materialized_result", lambda *_: answer)
     soak._used.clear()
@@ -110,7 +108,7 @@ def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_file_that_gc_does_not_know(soak: Soak) -> None:
+def test_unknown_file_is_found(soak: Soak) -> None:
     (soak.folder / ".impctl" / "strange").touch()
     with pytest.raises(AssertionError):
         soak.run(0)

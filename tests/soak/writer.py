@@ -1,6 +1,6 @@
-"""Another process, without impctl, that commits to the tables.
+"""A process without impctl that commits to the tables.
 
-Law: a change asked for is committed, or its error comes back; the process ends with its owner.
+Law: a requested change is committed or its error is returned; the process ends with its owner.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tests.soak.place import Change
 
 
 class Writer:
-    """Sends changes; at most one is under way."""
+    """Sends changes, at most one at a time."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._is_busy = False
 
     def begin(self, change: Change) -> None:
-        """Have it committed, some time from now."""
+        """Start to commit a change."""
         self.finish()
         self._connection.send(change)
         self._is_busy = True
 
     def finish(self) -> None:
-        """Wait until what was begun is committed."""
+        """Wait until the change is committed."""
         if self._is_busy:
             assert self._connection.poll(60), "the writer does not answer"
             error = self._connection.recv()
@@ -40,13 +40,13 @@ class Writer:
 @contextmanager
 def running_writer() -> Iterator[Writer]:
     context = multiprocessing.get_context("spawn")
-    mine, other = context.Pipe()
-    process = context.Process(target=_serve, args=(other,), daemon=True)
+    connection, child_end = context.Pipe()
+    process = context.Process(target=_serve, args=(child_end,), daemon=True)
     process.start()
     try:
-        yield Writer(mine)
+        yield Writer(connection)
     finally:
-        mine.send(None)
+        connection.send(None)
         process.join(30)
         process.kill()
         process.join()
@@ -56,7 +56,7 @@ def _serve(connection: Connection) -> None:
     while (change := connection.recv()) is not None:
         try:
             commit(change)
-        except Exception as error:  # noqa: BLE001  # told to the owner, who fails
+        except Exception as error:  # noqa: BLE001  # sent to the owner, which fails
             connection.send(f"{change.kind} of {change.path}: {error!r}")
         else:
             connection.send(None)
@@ -74,7 +74,7 @@ def commit(change: Change) -> None:
         case "optimize":
             delta.optimize.compact()
         case "restore":
-            # A table at its first version has nothing to go back to.
+            # The first version has no predecessor to restore.
             if delta.version() > 0:
                 delta.restore(max(0, delta.version() - 2))
         case _:
