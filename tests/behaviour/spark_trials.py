@@ -60,7 +60,7 @@ class Case(Struct, frozen=True):
     """Everything random about one case; `facts` are true before the batch and after it."""
 
     captured: Plan
-    asked: Plan
+    variant: Plan
     before: dict[str, Rows]
     changes: dict[str, list[tuple[dict[str, Value], int]]]
     after: dict[str, Rows]
@@ -106,7 +106,7 @@ def make_case(seed: int) -> Case:
     rng = Random(f"spark {seed}")
     root = wide_plan(rng)
     captured = apply_rules(root)
-    asked = apply_rules(with_other_constants(rng, root, narrower=rng.random() < 0.7))
+    variant = apply_rules(with_other_constants(rng, root, narrower=rng.random() < 0.7))
     has_few_groups = rng.random() < 0.7
     before = {
         name: _few_groups(rng, name)
@@ -126,7 +126,7 @@ def make_case(seed: int) -> Case:
         partitions[scan.access] = RangePartition(scan.table, name, column.type, boundaries)
     all_rows = {name: before[name] + after[name] for name in TABLES}
     facts = _checked(rng, _facts(rng, all_rows), all_rows)
-    return Case(captured, asked, before, changes, after, partitions, tuple(facts))
+    return Case(captured, variant, before, changes, after, partitions, tuple(facts))
 
 
 def _canonical(value: Value, scale: int) -> BoundaryValue:
@@ -180,11 +180,11 @@ def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
     tally.checked += any(fact in carried.facts for fact in case.facts)
     tally.barriers += bool(carried.barrier_positions)
     requests = [Request(case.captured, False, first), Request(case.captured, True, second)]
-    reuse = check_reuse(Query("", case.asked), query, case.sketched, case.facts)
-    if case.asked != case.captured and reuse.allowed:
+    reuse = check_reuse(Query("", case.variant), query, case.sketched, case.facts)
+    if case.variant != case.captured and reuse.allowed:
         tally.reused += 1
         remapped = {reuse.accesses[access]: result for access, result in second.items()}
-        requests.append(Request(case.asked, True, remapped))
+        requests.append(Request(case.variant, True, remapped))
     _compare(spark, seed, case, requests, verdict, tally)
 
 

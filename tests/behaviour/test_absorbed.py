@@ -384,7 +384,7 @@ def check_interleaved(folder: Path, capsys: Capsys, provenance: str, *command: s
 
 
 @fast_by("eager")
-def test_least_state(
+def test_with_minimal_state(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str
 ) -> None:
     """Provenance is not read from tables, because row numbers are only in the state."""

@@ -145,7 +145,7 @@ TABLES = {
     "v": {"id": [3, 9], "b": [1, 2]},
     "t": {"cmd": ["run !", "run ${x}", "run a"], "n": [5, 1, 1]},
 }
-READERS_PARTITIONS = {
+SEMANTICS_PARTITIONS = {
     "a": {"id": [2]},
     "c": {"g": ["y"]},
     "r": {"id": [2]},
@@ -196,11 +196,11 @@ SPARK_SEMANTICS: list[tuple[str, str, list[Any]]] = [
 """Queries, their sketches, and the rows that Spark returns."""
 
 
-Opened = Callable[..., Cli]
+OpenCli = Callable[..., Cli]
 
 
 @pytest.fixture
-def opened_for_readers(tmp_path: Path, capsys: Capsys, spark: Any) -> Opened:
+def semantics_cli(tmp_path: Path, capsys: Capsys, spark: Any) -> OpenCli:
     def open_with(*queries: tuple[str, str]) -> Cli:
         for name, columns in TABLES.items():
             create_table(str(tmp_path / name), pa.table(columns))
@@ -210,7 +210,7 @@ def opened_for_readers(tmp_path: Path, capsys: Capsys, spark: Any) -> Opened:
         }
         partitions = {
             table: {name: {"boundaries": values} for name, values in ranges.items()}
-            for table, ranges in READERS_PARTITIONS.items()
+            for table, ranges in SEMANTICS_PARTITIONS.items()
         }
         return Cli.asking(capsys, tmp_path, definitions, TABLES.keys(), partitions=partitions)
 
@@ -218,8 +218,8 @@ def opened_for_readers(tmp_path: Path, capsys: Capsys, spark: Any) -> Opened:
 
 
 @pytest.mark.spark
-def test_sql_semantics_of_spark(opened_for_readers: Opened) -> None:
-    cli = opened_for_readers(*(query[:2] for query in SPARK_SEMANTICS)).captured()
+def test_sql_semantics_of_spark(semantics_cli: OpenCli) -> None:
+    cli = semantics_cli(*(query[:2] for query in SPARK_SEMANTICS)).captured()
     assert all(result["covers"] for result in cli.good("verify").results)
     for number, (sql, _, rows) in enumerate(SPARK_SEMANTICS):
         assert sorted(cli.one("query", "--query", f"q{number}")["rows"]) == rows, sql
@@ -253,8 +253,8 @@ def test_sql_semantics_of_spark(opened_for_readers: Opened) -> None:
         ),
     ],
 )
-def test_unsupported(opened_for_readers: Opened, sql: str, sketch: str, code: str) -> None:
-    assert opened_for_readers((sql, sketch))("capture").refusal == (3, code)
+def test_unsupported(semantics_cli: OpenCli, sql: str, sketch: str, code: str) -> None:
+    assert semantics_cli((sql, sketch))("capture").refusal == (3, code)
 
 
 FILTERED_TOP = (

@@ -54,7 +54,7 @@ def check_refused(ran: Ran, code: int, name: str, *words: str) -> None:
     assert "\n" not in ran.error["message"]
 
 
-def edited(cli: Cli, old: str, new: str) -> Cli:
+def edit(cli: Cli, old: str, new: str) -> Cli:
     """The CLI, after a replacement in its workload file."""
     cli.edit(old, new)
     return cli
@@ -89,7 +89,7 @@ def test_count_below_zero(captured: Cli, table: str) -> None:
 
 @pytest.mark.spark
 def test_changed_definition_needs_a_capture(captured: Cli) -> None:
-    edited(captured, "COUNT(*) > 2", "COUNT(*) > 1")
+    edit(captured, "COUNT(*) > 2", "COUNT(*) > 1")
     check_refused(captured("maintain"), 7, "definition_changed", "`q`")
     check_refused(captured("verify"), 7, "definition_changed", "`q`")
 
@@ -185,7 +185,7 @@ def test_output_names_not_utf_8(captured: Cli, tmp_path: Path) -> None:
 def test_devices_cannot_be_inserted(cli: Cli, tmp_path: Path, ending: str) -> None:
     (tmp_path / f"zero.{ending}").symlink_to("/dev/zero")
     update = f"updates: [{{name: a, insert: {{table: t, file: zero.{ending}}}}}]\nstore:"
-    edited(cli, "store:", update)
+    edit(cli, "store:", update)
     check_refused(cli("apply", "a"), 2, "usage", "not a regular file")
 
 
@@ -252,7 +252,7 @@ def write_large(folder: Path) -> None:
 
 
 @pytest.fixture
-def cli_of_large(made_once: MadeOnce, capsys: Capsys) -> Cli:
+def large_cli(made_once: MadeOnce, capsys: Capsys) -> Cli:
     queries = {name: {"sql": sql, "sketch": "none"} for name, sql in SHAPES.items()}
     return Cli.asking(capsys, made_once.folder("large", write_large), queries, "fd")
 
@@ -299,14 +299,14 @@ def _marks(shape: str) -> tuple[pytest.MarkDecorator, ...]:
 
 @pytest.mark.usefixtures("traced_memory")
 @pytest.mark.parametrize("shape", [pytest.param(one, marks=_marks(one)) for one in SHAPES])
-def test_memory_limits(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+def test_memory_limits(large_cli: Cli, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
     """A query exceeds the limit by at most 25%. If memory suffices, the result is the same."""
     arguments = ("query", "--query", shape, "--by", "engine", "--limit", "50", "--memory")
-    expected = cli_of_large.one(*arguments, "10GB")
+    expected = large_cli.one(*arguments, "10GB")
     for limit in LIMITS:
         gc.collect()  # so that garbage of earlier runs is not counted
         usage = MemoryUsage(monkeypatch)
-        ran = cli_of_large(*arguments, str(limit))
+        ran = large_cli(*arguments, str(limit))
         usage.measure()
         assert usage.most <= 1.25 * limit
         if ran.code:
@@ -330,28 +330,28 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_out_of_memory(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_out_of_memory(large_cli: Cli, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """The error is not attributed to a table, a file or the query."""
     owner, name, error = REFUSED[case]
     monkeypatch.setattr(owner, name, failing(error))
-    ran = cli_of_large("query", "--query", "top", "--by", "engine")
+    ran = large_cli("query", "--query", "top", "--by", "engine")
     assert ran.refusal == (3, "out_of_memory")
     assert ran.error["hint"]
 
 
-def test_out_of_memory_in_state(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_in_state(large_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running out of memory is not mistaken for corrupt state, so nothing is recaptured."""
-    cli_of_large.edit('"sketch": "none"', '"answer": true')
-    cli_of_large.good("capture", "--query", "groups")
+    large_cli.edit('"sketch": "none"', '"answer": true')
+    large_cli.good("capture", "--query", "groups")
     monkeypatch.setattr(pa.ipc, "open_stream", failing(pa.ArrowMemoryError("realloc failed")))
-    write_deltalake(str(cli_of_large.workload.parent / "f"), facts(10), mode="append")
-    ran = cli_of_large("maintain", "--query", "groups")
+    write_deltalake(str(large_cli.workload.parent / "f"), facts(10), mode="append")
+    ran = large_cli("maintain", "--query", "groups")
     assert ran.refusal == (3, "out_of_memory")
 
 
 @pytest.mark.usefixtures("traced_memory")
 def test_engine_memory_is_freed_before_spark_starts(
-    cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch
+    large_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The circuit that exceeded the limit is freed, and its pages return to the system."""
     circuits: list[weakref.ref[Circuit]] = []
@@ -376,7 +376,7 @@ def test_engine_memory_is_freed_before_spark_starts(
     MemoryUsage(monkeypatch)
     gc.disable()
     try:
-        ran = cli_of_large("query", "--query", "groups", "--limit", "1", "--memory", "2MB")
+        ran = large_cli("query", "--query", "groups", "--limit", "1", "--memory", "2MB")
     finally:
         gc.enable()
     assert ran.error["message"] == "Spark was asked"
@@ -385,7 +385,7 @@ def test_engine_memory_is_freed_before_spark_starts(
 
 
 @pytest.mark.usefixtures("traced_memory")
-def test_failed_capture_frees_state(cli_of_large: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_capture_frees_state(large_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans refer to the circuit, so it outlives the failure while Spark captures."""
     circuits: list[Circuit] = []
     original = Circuit.__init__
@@ -396,9 +396,9 @@ def test_failed_capture_frees_state(cli_of_large: Cli, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Circuit, "__init__", record)
     monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
-    cli_of_large.edit('"sketch": "none"', '"answer": true')
+    large_cli.edit('"sketch": "none"', '"answer": true')
     MemoryUsage(monkeypatch)
-    ran = cli_of_large("capture", "--query", "groups", "--memory", "2500000")
+    ran = large_cli("capture", "--query", "groups", "--memory", "2500000")
     assert ran.error["message"] == "Spark was asked"
     assert circuits
     assert sum(one.bytes_held for circuit in circuits for one in circuit.arrangements()) == 0

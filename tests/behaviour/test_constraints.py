@@ -46,7 +46,7 @@ NUMBERS = pa.table(
 
 
 @pytest.fixture
-def summed(cli: Cli) -> Cli:
+def sum_cli(cli: Cli) -> Cli:
     """HAVING SUM(x) > 20, sketched on x: safe only if x is never negative."""
     text = cli.workload.read_text().replace("COUNT(*) > 2", "SUM(x) > 20")
     cli.workload.write_text(text.replace("sketch: {t: g}", "sketch: {t: x}"))
@@ -71,8 +71,8 @@ def assumptions(cli: Cli) -> list[str]:
     return result
 
 
-def test_statistics_are_assumptions(summed: Cli) -> None:
-    assert assumptions(summed) == ["`t.x` >= 0"]
+def test_statistics_are_assumptions(sum_cli: Cli) -> None:
+    assert assumptions(sum_cli) == ["`t.x` >= 0"]
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_statistics_are_assumptions(summed: Cli) -> None:
     ],
 )
 def test_check_is_not_an_assumption(
-    summed: Cli, table: str, check: str, expected: list[str]
+    sum_cli: Cli, table: str, check: str, expected: list[str]
 ) -> None:
     DeltaTable(table).alter.add_constraint({"c": check})
-    assert assumptions(summed) == expected
+    assert assumptions(sum_cli) == expected
 
 
 def test_check_on_a_double_allows_nan(tmp_path: Path, capsys: Capsys) -> None:

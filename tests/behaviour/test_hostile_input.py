@@ -253,7 +253,7 @@ def test_outputs_are_masked(
 @pytest.mark.parametrize(
     "flags", [["-vv"], *(pytest.param(flags, marks=pytest.mark.slow) for flags in ([], ["--json"]))]
 )
-def test_process_masks_it(cli: Cli, tmp_path: Path, flags: list[str]) -> None:
+def test_masked_in_processes(cli: Cli, tmp_path: Path, flags: list[str]) -> None:
     """This includes what libraries print while loading and at exit."""
     sign(cli, SECRET, str(tmp_path / "gone"))
     process = python("-m", "impctl", "capture", cli.workload, *flags)
@@ -525,7 +525,7 @@ NAMED = "SELECT g, note, x FROM t WHERE note = :word AND x >= :low"
 
 
 @pytest.fixture
-def guarded(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def guarded_cli(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """A workload whose Spark cannot start: a test fails if SQL gets that far."""
 
     no_spark = Mock(side_effect=AssertionError("Spark was to start"))
@@ -558,20 +558,20 @@ def check_refused(cli: Cli, label: str, command: str, *arguments: str) -> None:
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.long)])
-def test_attacks_in_the_workload(guarded: Cli, count: int) -> None:
+def test_attacks_in_the_workload(guarded_cli: Cli, count: int) -> None:
     """Run each attack with one command in turn, or with all three."""
     for number, attack in enumerate(ATTACKS):
-        write_escapes(guarded, q={"sql": attack, "params": {"word": "t", "low": 2}})
+        write_escapes(guarded_cli, q={"sql": attack, "params": {"word": "t", "low": 2}})
         commands = cycle(("check", "capture", "query"))
         for command in islice(commands, number % 3, number % 3 + count):
-            check_refused(guarded, attack, command)
+            check_refused(guarded_cli, attack, command)
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_attacks_in_calls(guarded: Cli, count: int) -> None:
+def test_attacks_in_calls(guarded_cli: Cli, count: int) -> None:
     """Run each attack with one call in turn, or with all three."""
-    with impctl.open(guarded.workload) as workload:
+    with impctl.open(guarded_cli.workload) as workload:
         calls = (workload.rewrite, workload.query, workload.dataframe)
         for number, attack in enumerate(ATTACKS):
             for call in islice(cycle(calls), number % 3, number % 3 + count):
@@ -583,8 +583,8 @@ def test_attacks_in_calls(guarded: Cli, count: int) -> None:
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.slow
-def test_attack_in_updates(guarded: Cli) -> None:
-    version = DeltaTable(str(guarded.workload.parent / "t")).version()
+def test_attack_in_updates(guarded_cli: Cli) -> None:
+    version = DeltaTable(str(guarded_cli.workload.parent / "t")).version()
     batches = []
     for text in EXPRESSIONS:
         batches.append({"delete": {"table": "t", "where": text}})
@@ -593,9 +593,9 @@ def test_attack_in_updates(guarded: Cli) -> None:
     for name in ("x = 1, g", "x`; DROP TABLE t", '"x"', "x\u00a0", "t.x"):
         batches.append({"update": {"table": "t", "set": {name: "1"}}})
     for batch in batches:
-        write_escapes(guarded, ({"name": "u", **batch},), q={"sql": "SELECT g FROM t"})
-        check_refused(guarded, repr(batch), "apply", "u")
-    assert DeltaTable(str(guarded.workload.parent / "t")).version() == version
+        write_escapes(guarded_cli, ({"name": "u", **batch},), q={"sql": "SELECT g FROM t"})
+        check_refused(guarded_cli, repr(batch), "apply", "u")
+    assert DeltaTable(str(guarded_cli.workload.parent / "t")).version() == version
 
 
 def string_literals(sql: str) -> list[str]:
@@ -605,18 +605,18 @@ def string_literals(sql: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.slow
-def test_parameters_stay_literals(guarded: Cli) -> None:
+def test_parameters_stay_literals(guarded_cli: Cli) -> None:
     """Any text becomes one literal of the rewritten query; numeric parameters reject text."""
-    plain = guarded.good("rewrite", "--param", "word=b").results[0]["sql"]
+    plain = guarded_cli.good("rewrite", "--param", "word=b").results[0]["sql"]
     for text in TEXTS:
-        result = guarded.one("rewrite", "--param", f"word={text}")
+        result = guarded_cli.one("rewrite", "--param", f"word={text}")
         assert string_literals(result["sql"]) == [text], result["sql"]
         assert len(result["sql"]) < len(plain) + 8 * len(text)
-        check_refused(guarded, text, "rewrite", "--param", f"low={text}")
-        check_refused(guarded, text, "rewrite", "--param", f"{text}=1")
+        check_refused(guarded_cli, text, "rewrite", "--param", f"low={text}")
+        check_refused(guarded_cli, text, "rewrite", "--param", f"{text}=1")
     for text in ("1 OR 1=1", "1;", "0x1", "1 --", "(1)", "1L", "NULL", "x", "\u0661"):
-        check_refused(guarded, text, "query", "--param", f"low={text}")
-    with impctl.open(guarded.workload) as workload:
+        check_refused(guarded_cli, text, "query", "--param", f"low={text}")
+    with impctl.open(guarded_cli.workload) as workload:
         for text in TEXTS:
             assert string_literals(workload.rewrite(params={"word": text}).sql) == [text]
             for odd in (text, [text], {text: 1}, text.encode()):

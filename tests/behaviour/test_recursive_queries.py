@@ -73,7 +73,7 @@ def test_sketch_skips_unreachable_links(tmp_path: Path, capsys: Capsys) -> None:
     assert len(range_ids) < 10, range_ids
 
 
-def endless(folder: Path, capsys: Capsys, name: str, more: str = "") -> Cli:
+def infinite_query(folder: Path, capsys: Capsys, name: str, more: str = "") -> Cli:
     """A query without its terminating condition."""
     cli = network(folder, capsys, [name])
     text = cli.workload.read_text().replace(" WHERE k < 3", "")
@@ -82,7 +82,7 @@ def endless(folder: Path, capsys: Capsys, name: str, more: str = "") -> Cli:
 
 
 def test_infinite_recursion_stores_nothing(tmp_path: Path, capsys: Capsys) -> None:
-    cli = endless(tmp_path, capsys, "levels", "limits: {rounds: 50}\n")
+    cli = infinite_query(tmp_path, capsys, "levels", "limits: {rounds: 50}\n")
     # The links within a region form cycles.
     write_deltalake(str(tmp_path / "links"), some_links(random.Random(3), 60), mode="append")
     ran = cli("capture")
@@ -93,9 +93,11 @@ def test_infinite_recursion_stores_nothing(tmp_path: Path, capsys: Capsys) -> No
     assert "raise `limits: {rows: 7}` in the workload file" in cli("capture").error["hint"]
 
 
-def chained(tmp_path: Path, capsys: Capsys, name: str, *links: tuple[int, int]) -> Cli:
+def chain_cli(tmp_path: Path, capsys: Capsys, name: str, *links: tuple[int, int]) -> Cli:
     """A query over these links only, without a depth condition."""
-    cli = endless(tmp_path, capsys, name, "limits: {rounds: 50}\n" if name == "levels" else "")
+    cli = infinite_query(
+        tmp_path, capsys, name, "limits: {rounds: 50}\n" if name == "levels" else ""
+    )
     DeltaTable(str(tmp_path / "links")).delete()
     add_links(tmp_path, *links)
     return cli
@@ -122,7 +124,7 @@ def test_change_that_closes_a_cycle_leaves_store_unchanged(
     links: list[tuple[int, int]],
     closing_link: tuple[int, int],
 ) -> None:
-    cli = chained(tmp_path, capsys, name, *links).captured()
+    cli = chain_cli(tmp_path, capsys, name, *links).captured()
     before = ranges(cli)
     add_links(tmp_path, closing_link)
     assert cli("maintain").refusal == (3, "recursion_limit")
@@ -137,7 +139,7 @@ def test_change_that_closes_a_cycle_leaves_store_unchanged(
 def test_exceeding_the_level_limit_stores_nothing(tmp_path: Path, capsys: Capsys) -> None:
     """The limit is 4."""
     links = [(19, 30), (30, 31), (31, 32), (32, 33), (33, 34)]
-    cli = chained(tmp_path, capsys, "as_deep", *links)
+    cli = chain_cli(tmp_path, capsys, "as_deep", *links)
     ran = cli("capture")
     assert ran.refusal == (3, "recursion_limit")
     assert "4 levels" in ran.error["message"]

@@ -53,7 +53,9 @@ def rows_of(columns: dict[str, Any], digits: int, scale: int) -> pa.Table:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, capsys: Capsys, spark: Any) -> Callable[[str, str, pa.Table], Cli]:
+def create_sketched(
+    tmp_path: Path, capsys: Capsys, spark: Any
+) -> Callable[[str, str, pa.Table], Cli]:
     def open_with(sql: str, column: str, rows: pa.Table) -> Cli:
         create_table(str(tmp_path / "t"), rows)
         return sketched(tmp_path, capsys, sql, column, [5])
@@ -75,10 +77,10 @@ def sketched(folder: Path, capsys: Capsys, sql: str, column: str, boundaries: li
         "SELECT g FROM t GROUP BY g ORDER BY AVG(p), g LIMIT 1",
     ],
 )
-def test_averages_of_short_decimals(opened: Any, tmp_path: Path, sql: str) -> None:
+def test_averages_of_short_decimals(create_sketched: Any, tmp_path: Path, sql: str) -> None:
     cents = ["0.01"] * 7 + ["0.00"] * 153
     rows = rows_of({"g": [1] * 160 + [9], "p": [*cents, "5.00"]}, 7, 2)
-    cli = opened(sql, "g", rows)
+    cli = create_sketched(sql, "g", rows)
     cli.good("capture")
     cli.verified(is_exact=False)
     # Add the same average in another range, by maintenance only.
@@ -105,7 +107,7 @@ def checked_rows(cli: Cli) -> list[Any]:
     ],
 )
 def test_averages_captured_by_spark(
-    opened: Any, tmp_path: Path, digits: int, scale: int, values: list[str], limit: str
+    create_sketched: Any, tmp_path: Path, digits: int, scale: int, values: list[str], limit: str
 ) -> None:
     columns = {"g": [1] * len(values), "p": values, "d": ["1"] * len(values)}
     rows = rows_of(columns, digits, scale)
@@ -113,18 +115,18 @@ def test_averages_captured_by_spark(
     sql = (
         f"SELECT g FROM t GROUP BY g HAVING AVG(p) {limit} AND SUM(DISTINCT CAST(d AS DOUBLE)) > 0"
     )
-    cli = opened(sql, "g", rows)
+    cli = create_sketched(sql, "g", rows)
     assert cli.one("capture")["mode"] != "exact"
     assert checked_rows(cli) == [[1]]
 
 
 def test_spark_captures_groups_too_large_for_doubles(
-    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    create_sketched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(numeric, "EXACT_DOUBLE", 10**9)
     few, many = ["5.00"] * 50, ["7.00"] * 101
     rows = rows_of({"g": [1] * 50 + [9] * 101, "p": few + many}, 7, 2)
-    cli = opened("SELECT g FROM t GROUP BY g HAVING AVG(p) > 6", "g", rows)
+    cli = create_sketched("SELECT g FROM t GROUP BY g HAVING AVG(p) > 6", "g", rows)
     cli.good("capture")
     assert checked_rows(cli) == [[9]]
     more = rows_of({"g": [1] * 60, "p": ["9.00"] * 60}, 7, 2)
@@ -133,10 +135,10 @@ def test_spark_captures_groups_too_large_for_doubles(
     assert sorted(checked_rows(cli)) == [[1], [9]]
 
 
-def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
+def test_a_quotient_is_rounded_once(create_sketched: Any, tmp_path: Path) -> None:
     a = 45 * 10**30
     rows = rows_of({"g": [9], "a": ["1"], "b": ["1"]}, 38, 0)
-    cli = opened("SELECT g FROM t GROUP BY g HAVING MIN(a / b) <= 0", "g", rows)
+    cli = create_sketched("SELECT g FROM t GROUP BY g HAVING MIN(a / b) <= 0", "g", rows)
     cli.good("capture")
     added = rows_of({"g": [1], "a": [str(a)], "b": [str(2 * 10**6 * a + 1)]}, 38, 0)
     write_deltalake(str(tmp_path / "t"), added, mode="append")
@@ -145,11 +147,11 @@ def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("condition", ["x >= CAST(0 AS BIGINT)", "x >= +0"])
-def test_rounded_decimal_in_comparison_has_no_sign(opened: Any, condition: str) -> None:
+def test_rounded_decimal_in_comparison_has_no_sign(create_sketched: Any, condition: str) -> None:
     tiny = ["3E-19", "-4E-19", "1"]
     rows = rows_of({"g": [1, 1, 2], "p": [1, 9, 1], "x": tiny}, 38, 30)
     sql = f"SELECT g FROM t WHERE {condition} GROUP BY g HAVING SUM(x) > 0"
-    cli = opened(sql, "p", rows)
+    cli = create_sketched(sql, "p", rows)
     assert cli("capture").refusal == (3, "sketch_unsafe")
 
 
@@ -165,17 +167,19 @@ def test_rounded_decimal_in_comparison_has_no_sign(opened: Any, condition: str) 
         (38, 0, "9223372036854775807", "x div 0.1 = -10"),
     ],
 )  # fmt: skip
-def test_boundary_values(opened: Any, digits: int, scale: int, value: str, condition: str) -> None:
+def test_boundary_values(
+    create_sketched: Any, digits: int, scale: int, value: str, condition: str
+) -> None:
     rows = rows_of({"g": [1, 9], "x": [value, "0"]}, digits, scale)
-    cli = opened(f"SELECT g FROM t WHERE {condition} GROUP BY g", "g", rows)
+    cli = create_sketched(f"SELECT g FROM t WHERE {condition} GROUP BY g", "g", rows)
     cli.good("capture")
     assert checked_rows(cli) == [[1]]
 
 
-def test_a_quotient_that_wraps_has_no_sign(opened: Any) -> None:
+def test_a_quotient_that_wraps_has_no_sign(create_sketched: Any) -> None:
     rows = rows_of({"g": [1, 1], "p": [1, 9], "x": ["9223372036854775807", "1"]}, 38, 0)
     sql = "SELECT g FROM t WHERE x >= 0 GROUP BY g HAVING SUM(x div 0.1) > 0"
-    assert opened(sql, "p", rows)("capture").refusal == (3, "sketch_unsafe")
+    assert create_sketched(sql, "p", rows)("capture").refusal == (3, "sketch_unsafe")
 
 
 SHAPES = {

@@ -84,7 +84,7 @@ def writes(process: Spoken) -> int:
     return int(found[1])
 
 
-def saved_as(folder: Path) -> Path:
+def save_copy(folder: Path) -> Path:
     """Copy a folder. The copy is restored to the same path, because stores know their path."""
     saved = folder.with_name("saved")
     shutil.copytree(folder, saved)

@@ -57,7 +57,7 @@ def ran(workload: Path, command: str, *words: str) -> Done:
     return end(start(workload, command, *words))
 
 
-def until_open(process: subprocess.Popen[str], store: Path) -> float:
+def wait_until_open(process: subprocess.Popen[str], store: Path) -> float:
     """Wait until the process has opened the catalog or ended, and return the time.
 
     Loading takes most of a short run and writes nothing, so signals are sent after it.

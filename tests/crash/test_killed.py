@@ -26,7 +26,7 @@ from impctl.store.disk import SPARK_SCRATCH, abandoned
 from tests.behaviour import recursive_workload as recursion
 from tests.behaviour import typed_joins
 from tests.crash import killing
-from tests.crash.killing import PARTS, STRIDE, put_back, saved_as, writes
+from tests.crash.killing import PARTS, STRIDE, put_back, save_copy, writes
 from tests.crash.processes import (
     MATERIALIZED,
     change,
@@ -35,7 +35,7 @@ from tests.crash.processes import (
     newest,
     ran,
     start,
-    until_open,
+    wait_until_open,
     write_workload,
 )
 from tests.service.budget import test_bounds as buffers
@@ -69,7 +69,7 @@ def test_killed_commands_leave_a_usable_store(
         change(table, number + 2)
         command, *words = COMMANDS[number % len(COMMANDS)]
         process = start(workload, command, *words)
-        opened = until_open(process, store)
+        opened = wait_until_open(process, store)
         span = spans.get(command, 0.5)
         with suppress(subprocess.TimeoutExpired):
             process.wait(draw.uniform(0, span))
@@ -158,7 +158,7 @@ class Scene(Struct, dict=True):
 
     @classmethod
     def of(cls, folder: Path, names: tuple[str, ...] = NAMES) -> Scene:
-        return cls(folder, saved_as(folder), readers_of(folder, names))
+        return cls(folder, save_copy(folder), readers_of(folder, names))
 
     def put_back(self) -> dict[str, Reader]:
         put_back(self.folder, self.saved)
@@ -346,7 +346,7 @@ def test_killed_conversions_are_atomic(
         file.write_text(file.read_text().replace(*conversion.keep))
         command, query, later_flags = "capture", ("--query", f"{conversion.first}_kept"), ()
         flags = (*query, "--disk", "1GB")
-    saved, initial = saved_as(folder), conversion.check(folder)
+    saved, initial = save_copy(folder), conversion.check(folder)
     before = writes(killing.ran(folder, -1, *query, command=command))
     assert conversion.check(folder) == initial
     put_back(folder, saved)
@@ -477,7 +477,7 @@ def test_sketches_killed_at_every_write_are_old_or_new(
     cli = outdated_cli(tmp_path, capsys, provenance)
     folder = cli.workload.parent
     before = sketch_states(folder)
-    saved = saved_as(folder)
+    saved = save_copy(folder)
     last = writes(killing.ran(folder, -1))
     after = sketch_states(folder)
     assert all(before[name][1] != after[name][1] for name in KILLED_NAMES), "every sketch changes"

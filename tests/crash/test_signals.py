@@ -22,8 +22,8 @@ from tests.crash.processes import (
     end,
     ran,
     start,
-    until_open,
     versions,
+    wait_until_open,
     write_batches,
     write_workload,
 )
@@ -200,7 +200,7 @@ def cli(tmp_path: Path, capsys: Capsys) -> Cli:
 def test_waiting_command_can_be_stopped(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     with held_lock(tmp_path / ".impctl"):
         process = start(cli.workload, "maintain", "--lock-timeout", "100", "-v")
-        until_open(process, tmp_path / ".impctl")
+        wait_until_open(process, tmp_path / ".impctl")
         process.send_signal(number)
         done = end(process)
     assert (done.code, done.document["error"]["code"]) == (130, "interrupted")

@@ -34,7 +34,7 @@ from impctl.tables.snapshot import read_schema
 from impctl.tables.statistics import prune
 from impctl.types import AccessId
 from impctl.workload.models import AnsweredBy
-from tests.crash.processes import check_no_leftovers, end, materialized_rows, start, until_open
+from tests.crash.processes import check_no_leftovers, end, materialized_rows, start, wait_until_open
 from tests.plan.trials import accurate_sketches, fragment_of
 from tests.soak.children import Child, moment
 from tests.soak.place import SCHEMAS, TABLES, WORKLOAD, some_change, write_tables
@@ -344,7 +344,7 @@ class Soak(Struct, dict=True):
         self._commit()
         words = self._draw.choice(_KILLED)
         process = start(self._workload, *words)
-        opened = until_open(process, self._store)
+        opened = wait_until_open(process, self._store)
         time.sleep(moment(self._draw, self._spans.get(words, 0.2)))
         process.kill()
         process.communicate()
