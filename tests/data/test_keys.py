@@ -73,13 +73,13 @@ def tables(draw: st.DrawFn) -> tuple[list[SqlType], list[tuple[Any, ...]]]:
 
 def columns_of(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> list[Vector]:
     return [
-        from_arrow(pa.array([row[place] for row in rows], ARROW[kind]), kind)
-        for place, kind in enumerate(types)
+        from_arrow(pa.array([row[index] for row in rows], ARROW[kind]), kind)
+        for index, kind in enumerate(types)
     ]
 
 
 def identity(value: Any) -> Any:
-    """What GROUP BY puts together: every NaN is one, and Python has -0.0 equal 0.0."""
+    """Equality of GROUP BY: NaN equals NaN, and Python has -0.0 equal 0.0."""
     return "NaN" if isinstance(value, float) and math.isnan(value) else (type(value), value)
 
 
@@ -112,7 +112,7 @@ def check_groups(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> N
 
 @FEW
 @given(tables())
-def test_groups_are_those_of_a_dictionary(table: tuple[list[SqlType], list[Any]]) -> None:
+def test_groups_match_a_dictionary(table: tuple[list[SqlType], list[Any]]) -> None:
     check_groups(*table)
 
 
@@ -120,9 +120,9 @@ def test_groups_are_those_of_a_dictionary(table: tuple[list[SqlType], list[Any]]
 @pytest.mark.parametrize("name", ["key_codes", "_column_codes"])
 @pytest.mark.parametrize("codes", [1, 3])
 def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codes from a handful of values: the keys decide, whatever the code says."""
-    whole = getattr(keys, name)
-    monkeypatch.setattr(keys, name, lambda *arguments: whole(*arguments) % codes)
+    """With only a few different codes, keys decide."""
+    original = getattr(keys, name)
+    monkeypatch.setattr(keys, name, lambda *arguments: original(*arguments) % codes)
     monkeypatch.setattr(keys, "_is_injective", lambda columns: not columns)
     splits = []
     split = keys._split_collisions
@@ -155,15 +155,15 @@ def test_codes_do_not_depend_on_the_batch(
     alone = key_codes(columns_of(types, rows[start:stop]), stop - start)
     assert alone.tolist() == whole[start:stop].tolist()
     sliced = [
-        from_arrow(pa.array([row[place] for row in rows], ARROW[kind])[start:stop], kind)
-        for place, kind in enumerate(types)
+        from_arrow(pa.array([row[index] for row in rows], ARROW[kind])[start:stop], kind)
+        for index, kind in enumerate(types)
     ]
     assert key_codes(sliced, stop - start).tolist() == whole[start:stop].tolist()
 
 
 @FEW
 @given(tables(), st.randoms(use_true_random=False))
-def test_same_keys_is_equality_of_groups(table: tuple[list[SqlType], list[Any]], rng: Any) -> None:
+def test_same_keys_matches_group_keys(table: tuple[list[SqlType], list[Any]], rng: Any) -> None:
     types, rows = table
     others = list(rows)
     rng.shuffle(others)
@@ -172,14 +172,14 @@ def test_same_keys_is_equality_of_groups(table: tuple[list[SqlType], list[Any]],
         assert result is None
         return
     expected = [
-        tuple(map(identity, mine)) == tuple(map(identity, theirs))
-        for mine, theirs in zip(rows, others, strict=True)
+        tuple(map(identity, row)) == tuple(map(identity, other))
+        for row, other in zip(rows, others, strict=True)
     ]
     assert result.tolist() == expected
 
 
-def test_codes_tell_keys_apart() -> None:
-    """Not a law, but what makes codes useful: none of these many unequal keys collide."""
+def test_codes_differ_by_key() -> None:
+    """Not guaranteed, but useful: none of these many different keys collide."""
     texts = ["", "\x00", "\x00\x00", "a", "ab", "ba", *(f"key {i}" for i in range(20_000))]
     pairs = np.arange(200, dtype=np.int64)
     wide = [2**100 * sign + low for sign in (1, -1) for low in range(1000)]
@@ -191,7 +191,7 @@ def test_codes_tell_keys_apart() -> None:
         assert len(np.unique(key_codes(columns, len(columns[0])))) == len(columns[0])
 
 
-def test_a_decimal_has_one_code_however_it_is_held() -> None:
+def test_decimal_code_is_independent_of_storage() -> None:
     values = [0, 1, -1, 2**63 - 1, -(2**63)]
     narrow = Vector(WIDE, np.array(values, dtype=np.int64))
     objects = Vector(WIDE, np.array(values, dtype=object))
@@ -200,7 +200,7 @@ def test_a_decimal_has_one_code_however_it_is_held() -> None:
     assert key_codes([beside_wide], 6).tolist()[:5] == key_codes([narrow], 5).tolist()
 
 
-def test_null_slots_are_not_looked_at() -> None:
+def test_null_slots_are_ignored() -> None:
     valid = np.array([False, False])
     for kind, values in (
         (LONG, np.array([1, 2])),
@@ -213,9 +213,9 @@ def test_null_slots_are_not_looked_at() -> None:
         assert group_rows([Vector(kind, values, valid)], 2).groups == 1
 
 
-def test_every_nan_and_zero_of_a_float_is_one() -> None:
-    odd = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x7FFFFFFFFFFFFFFF], dtype=np.uint64)
-    values = np.concatenate([odd.view(np.float64), [math.nan, 0.0, -0.0]])
+def test_nans_and_zeros_have_one_code_each() -> None:
+    nans = np.array([0x7FF8000000000001, 0xFFF8000000000000, 0x7FFFFFFFFFFFFFFF], dtype=np.uint64)
+    values = np.concatenate([nans.view(np.float64), [math.nan, 0.0, -0.0]])
     for kind in (DOUBLE, FLOAT):
         codes = key_codes([Vector(kind, values)], 6)
         assert len(set(codes[:4].tolist())) == 1
@@ -226,10 +226,10 @@ def test_every_nan_and_zero_of_a_float_is_one() -> None:
 
 
 def test_sliced_text_with_nulls() -> None:
-    whole = pa.array(["xx", None, "", "é", None, "b", "é"], pa.large_string())
-    codes = key_codes([from_arrow(whole, STRING)], 7)
+    texts = pa.array(["xx", None, "", "é", None, "b", "é"], pa.large_string())
+    codes = key_codes([from_arrow(texts, STRING)], 7)
     for start in range(7):
-        part = from_arrow(whole[start:], STRING)
+        part = from_arrow(texts[start:], STRING)
         assert key_codes([part], 7 - start).tolist() == codes[start:].tolist()
     assert codes[1] == codes[4]
     assert codes[3] == codes[6]
@@ -248,11 +248,11 @@ def test_void_and_no_columns() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [1, 7, 2**16 - 1, 2**16, 2**40, 2**64 - 1])
 @pytest.mark.parametrize("lowest", [0, -5, -(2**63)])
-def test_many_rows_are_grouped_however_far_their_codes_spread(spread: int, lowest: int) -> None:
+def test_groups_of_codes_with_any_spread(spread: int, lowest: int) -> None:
     random = np.random.default_rng(spread % 1000)
     drawn = random.integers(0, 40, 3000)
     drawn[:2] = 0, 40
-    reached = [min(lowest + int(at) * spread // 40, 2**63 - 1) for at in drawn]
+    reached = [min(lowest + int(step) * spread // 40, 2**63 - 1) for step in drawn]
     values = np.array(reached, dtype=object)
     column = Vector(LONG, values.astype(np.int64), None)
     result = group_rows([column], len(values))
@@ -265,15 +265,15 @@ def test_many_rows_are_grouped_however_far_their_codes_spread(spread: int, lowes
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3])
-def test_the_code_of_one_row_is_that_of_many(columns: int) -> None:
-    some = [0, 1, -1, 2**31, -(2**31), 2**62 + 12345, INT64_MAX, INT64_MIN]
-    rows = list(itertools.product(some, repeat=columns))
+def test_code_of_matches_key_codes(columns: int) -> None:
+    values = [0, 1, -1, 2**31, -(2**31), 2**62 + 12345, INT64_MAX, INT64_MIN]
+    rows = list(itertools.product(values, repeat=columns))
     vectors = [Vector(LONG, np.array(column, dtype=np.int64)) for column in zip(*rows, strict=True)]
     assert [code_of(row) for row in rows] == key_codes(vectors, len(rows)).tolist()
 
 
 def hard_codes(rng: np.random.Generator, n: int) -> Iterator[Ints]:
-    """Dense, repeated, negative, spread over all 64 bits, sorted but for a few, backwards."""
+    """Dense, repeated, negative, 64-bit, nearly sorted and descending codes."""
     for bits in (1, 3, 15, 16, 17, 31, 32, 33, 47, 48, 49, 62):
         yield rng.integers(0, 1 << bits, n)
         yield rng.integers(0, 1 << bits, n) - (1 << bits) // 2
@@ -286,7 +286,7 @@ def hard_codes(rng: np.random.Generator, n: int) -> Iterator[Ints]:
 
 @pytest.mark.parametrize("few", [2, 2_000])
 @pytest.mark.parametrize("cached", [0, 1 << 19])
-def test_it_is_the_stable_order(few: int, cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ascending_is_stable(few: int, cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_FEW", few)
     monkeypatch.setattr(keys, "_CACHED", cached)
     rng = np.random.default_rng(few + cached)
@@ -298,20 +298,20 @@ def test_it_is_the_stable_order(few: int, cached: int, monkeypatch: pytest.Monke
             assert np.array_equal(codes, before)
 
 
-def test_what_is_looked_for_comes_back_to_its_place() -> None:
+def test_when_many_returns_the_order() -> None:
     for codes in hard_codes(np.random.default_rng(3), 3_000):
         by, ordered = when_many(codes)
         assert np.array_equal(ordered, np.sort(codes))
         assert by is None or np.array_equal(codes[by], ordered)
 
 
-def test_each_value_once_and_none_that_may_be_there_left_out() -> None:
+def test_distinct_values_and_candidates() -> None:
     for codes in hard_codes(np.random.default_rng(4), 3_000):
         assert np.array_equal(distinct_values(codes), np.unique(codes))
-        held = np.unique(codes[:100])
-        some = perhaps_in(held, codes)
-        assert set(np.flatnonzero(np.isin(codes, held))) <= set(some.tolist())
-        assert np.array_equal(some, np.unique(some))
+        known = np.unique(codes[:100])
+        candidates = perhaps_in(known, codes)
+        assert set(np.flatnonzero(np.isin(codes, known))) <= set(candidates.tolist())
+        assert np.array_equal(candidates, np.unique(candidates))
     assert distinct_values(np.array([3, -1, 3, 2, -1])).tolist() == [-1, 2, 3]
     assert distinct_values(np.array([], dtype=np.int64)).tolist() == []
 
@@ -324,8 +324,8 @@ def test_groups_of_sorted_rows(size: int, disturbed: bool) -> None:
         codes[-2:] = codes[-1], -1
     weights = np.random.default_rng(1).integers(-1, 3, size)
     grouping = group_rows([Vector(LONG, codes)], size)
-    wanted, sizes = np.unique(codes, return_counts=True)
-    assert grouping.codes.tolist() == codes[grouping.first].tolist() == wanted.tolist()
+    distinct, sizes = np.unique(codes, return_counts=True)
+    assert grouping.codes.tolist() == codes[grouping.first].tolist() == distinct.tolist()
     assert (grouping.codes[grouping.index()] == codes).all()
     expected = [int(weights[codes == code].sum()) for code in grouping.codes]
     assert grouping.sums(weights).tolist() == expected
@@ -340,22 +340,22 @@ def test_sorted_rows_are_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "starts", "places"),
+    ("columns", "starts", "positions"),
     [
         (([1, 1, 1, 2, 2], [5, 5, 6, 6, 6]), [True, False, True, True, False], [0, 0, 2, 3, 3]),
         (([], []), [], []),
         (([7], [7]), [True], [0]),
     ],
 )
-def test_a_row_starts_where_any_column_changes(
-    columns: tuple[list[int], ...], starts: list[bool], places: list[int]
+def test_starts_where_any_column_changes(
+    columns: tuple[list[int], ...], starts: list[bool], positions: list[int]
 ) -> None:
     result = starts_in(*(np.array(column, dtype=np.int64) for column in columns))
-    assert (result.tolist(), start_of(result).tolist()) == (starts, places)
+    assert (result.tolist(), start_of(result).tolist()) == (starts, positions)
 
 
-def test_ends_are_those_of_a_search() -> None:
-    """Slices of any length, empty ones, and ones that reach the end of the codes or lie beyond."""
+def test_ends_match_a_search() -> None:
+    """Slices of any length: empty ones, and ones at or beyond the end of the codes."""
     for seed in range(100):
         rng = np.random.default_rng(seed)
         codes = np.sort(rng.integers(0, int(rng.choice([3, 30, 300])), int(rng.integers(0, 40))))

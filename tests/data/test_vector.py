@@ -1,4 +1,4 @@
-"""Arrow arrays to vectors and back without loss; pages that are looked at before they are used."""
+"""Lossless conversion of Arrow arrays to vectors and back; pages checked before use."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ LONGEST = 10**38 - 1
 
 
 class Sort(Struct, frozen=True):
-    """A column as it is delivered, and its canonical values."""
+    """A column as Arrow values, and its canonical values."""
 
     type: SqlType
     arrow: pa.DataType
-    given: list[Any]
+    arrow_values: list[Any]
     canonical: list[Any]
 
 
@@ -56,8 +56,8 @@ def same(kind: SqlType, arrow: pa.DataType, values: list[Any]) -> Sort:
 
 
 def unscaled(kind: SqlType, values: list[int | None]) -> Sort:
-    given = [None if v is None else Decimal(f"{v}e-{kind.scale}") for v in values]
-    return Sort(kind, pa.decimal128(kind.precision, kind.scale), given, list(values))
+    decimals = [None if v is None else Decimal(f"{v}e-{kind.scale}") for v in values]
+    return Sort(kind, pa.decimal128(kind.precision, kind.scale), decimals, list(values))
 
 
 DAYS = [date(1970, 1, 2), None, date(1969, 12, 31), date(1, 1, 1)]
@@ -79,8 +79,8 @@ SORTS = [
     same(BINARY, pa.binary(), [b"", None, b"\x00\xff", b"ab"]),
     *(Sort(DATE, kind, DAYS, [1, None, -1, -719162]) for kind in (pa.date32(), pa.date64())),
     *(
-        Sort(kind, pa.timestamp(unit, tz=zone), given, CANONICAL_MOMENTS)
-        for kind, zone, given in (
+        Sort(kind, pa.timestamp(unit, tz=zone), moments, CANONICAL_MOMENTS)
+        for kind, zone, moments in (
             (TIMESTAMP, "UTC", MOMENTS),
             (TIMESTAMP_NTZ, None, [m and m.replace(tzinfo=None) for m in MOMENTS]),
         )
@@ -96,20 +96,20 @@ every_sort = pytest.mark.parametrize("sort", SORTS, ids=lambda sort: f"{sort.typ
 
 
 def array_of(sort: Sort) -> pa.Array:
-    return pa.array(sort.given, sort.arrow)
+    return pa.array(sort.arrow_values, sort.arrow)
 
 
 def values_of(vector: Vector) -> list[Any]:
-    """Canonical values; slots that are NULL are not looked at."""
+    """Canonical values, ignoring the slots of NULL."""
     if vector.is_textual:
-        held = vector.values.to_pylist()
+        values = vector.values.to_pylist()
     else:
-        held = [v.item() if isinstance(v, np.generic) else v for v in vector.values]
-    return [v if ok else None for v, ok in zip(held, vector.validity(), strict=True)]
+        values = [v.item() if isinstance(v, np.generic) else v for v in vector.values]
+    return [v if ok else None for v, ok in zip(values, vector.validity(), strict=True)]
 
 
 def check(array: Any, sort: Sort, expected: list[Any]) -> None:
-    """The vector holds `expected`, and still does after the store has had it."""
+    """Check the values of the vector, also after storing and loading it."""
     vector = from_arrow(array, sort.type)
     assert vector.type == sort.type
     assert len(vector) == len(expected)
@@ -120,7 +120,7 @@ def check(array: Any, sort: Sort, expected: list[Any]) -> None:
     assert values_of(from_stored(stored[1:], sort.type)) == expected[1:]
 
 
-def test_filled_has_zero_for_null_alone() -> None:
+def test_filled_replaces_only_null_by_zero() -> None:
     vector = Vector(DOUBLE, np.array([1.5, np.nan]), np.array([True, False]))
     assert vector.filled().tolist() == [1.5, 0.0]
     assert Vector(DOUBLE, np.array([2.5])).filled().tolist() == [2.5]
@@ -128,7 +128,7 @@ def test_filled_has_zero_for_null_alone() -> None:
 
 @every_sort
 def test_round_trip(sort: Sort) -> None:
-    """Whole, cut, in chunks, as a dictionary, and where all of it is NULL."""
+    """Complete, sliced, chunked, dictionary-encoded and all-NULL arrays."""
     array = array_of(sort)
     for start in range(len(array) + 1):
         for stop in range(start, len(array) + 1):
@@ -142,7 +142,7 @@ def test_round_trip(sort: Sort) -> None:
     assert values_of(from_arrow(pa.nulls(2), sort.type)) == [None] * 2
 
 
-def test_decimals_are_narrow_where_they_fit_and_have_one_stored_type() -> None:
+def test_decimals_are_narrow_with_one_stored_type() -> None:
     wide = decimal(38, 0)
     narrow = from_arrow(pa.array([Decimal(2**63 - 1), Decimal(-(2**63))], pa.decimal128(38)), wide)
     assert narrow.values.dtype == np.int64
@@ -167,7 +167,7 @@ def test_void() -> None:
     assert values_of(vector) == values_of(from_stored(vector.to_arrow(), NULL)) == [None, None]
 
 
-def test_what_would_lose_data_or_is_never_computed_with_is_refused() -> None:
+def test_lossy_and_unsupported_types_are_refused() -> None:
     with pytest.raises(pa.ArrowInvalid, match="lose data"):
         from_arrow(pa.array([1], pa.timestamp("ns")), TIMESTAMP_NTZ)
     with pytest.raises(TableError, match="struct"):
@@ -186,7 +186,7 @@ def test_take_keep_and_concat(sort: Sort) -> None:
     assert values_of(joined) == [*known, *sort.canonical, None]
 
 
-def test_error_bounds_follow_their_rows() -> None:
+def test_error_bounds_follow_rows() -> None:
     unsure = Vector(DOUBLE, np.array([1.0, 2.0]), None, np.array([0.5, 0.0]))
     sure = Vector(DOUBLE, np.array([3.0]))
     joined = concat([sure, unsure]).take(np.array([1, 0]))
@@ -195,10 +195,8 @@ def test_error_bounds_follow_their_rows() -> None:
 
 
 @pytest.mark.parametrize(("kind", "filler"), [(STRING, "held"), (BINARY, b"held")])
-def test_a_text_that_is_null_is_stored_as_null_whatever_its_slot_holds(
-    kind: SqlType, filler: object
-) -> None:
-    """Such a column comes from a MAX of text in a batch where only some groups have a value."""
+def test_null_text_is_stored_without_its_slots_value(kind: SqlType, filler: object) -> None:
+    """MAX of text gives such a column if only some groups have a value."""
     arrow = pa.large_string() if kind == STRING else pa.large_binary()
     vector = Vector(kind, pa.array([filler, filler, None], arrow), np.array([True, False, False]))
     stored = vector.to_arrow()
@@ -214,7 +212,7 @@ SLICES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=20)
 @given(SLICES)
 @example([])
 @example([(7, 0), (3, 0)])
-def test_slices_come_out_in_the_order_asked_for(slices: list[tuple[int, int]]) -> None:
+def test_slices_are_in_requested_order(slices: list[tuple[int, int]]) -> None:
     starts = np.array([start for start, _ in slices], dtype=np.int64)
     ends = starts + np.array([size for _, size in slices], dtype=np.int64)
     positions, owners = slice_positions(starts, ends)
@@ -241,36 +239,36 @@ TABLE = pa.table(
 
 
 class AlteredError(Exception):
-    """What the tests' pages raise."""
+    """The error of pages in these tests."""
 
 
 def paged(altered: int | None = None) -> tuple[PagedTable, bytes]:
-    """The table, with a bit of one byte altered after it was written."""
-    whole = stream_of(TABLE)
-    held = bytearray(whole)
+    """The table, with one bit of this byte altered after writing."""
+    stream = stream_of(TABLE)
+    altered_stream = bytearray(stream)
     if altered is not None:
-        held[altered] ^= 4
-    content = pa.py_buffer(bytes(held))
-    sums = sums_of(whole, piece=1000)
+        altered_stream[altered] ^= 4
+    content = pa.py_buffer(bytes(altered_stream))
+    sums = sums_of(stream, piece=1000)
     pages = CheckedPages(content, sums, lambda: AlteredError("altered"))
-    return PagedTable(table_in(content), pages), whole
+    return PagedTable(table_in(content), pages), stream
 
 
-def array(held: PagedTable, name: str) -> pa.Array:
-    return held.table.column(name).chunk(0)
+def array(paged_table: PagedTable, name: str) -> pa.Array:
+    return paged_table.table.column(name).chunk(0)
 
 
-def place(held: PagedTable, name: str, buffer: int, byte: int) -> int:
-    """Where a byte of a column's buffer lies."""
-    return int(array(held, name).buffers()[buffer].address - held.pages._start + byte)
+def byte_position(paged_table: PagedTable, name: str, buffer: int, byte: int) -> int:
+    """The position in the stream of a byte of a column's buffer."""
+    return int(array(paged_table, name).buffers()[buffer].address - paged_table.pages._start + byte)
 
 
-def test_what_is_written_is_found_right_however_it_comes() -> None:
-    held, whole = paged()
-    assert whole_table(held).equals(TABLE)
-    assert not held.pages.is_open
-    assert table_of(held) == (held.table, None)
-    assert len(whole) % PAGE
+def test_paged_table_round_trip() -> None:
+    stored, stream = paged()
+    assert whole_table(stored).equals(TABLE)
+    assert not stored.pages.is_open
+    assert table_of(stored) == (stored.table, None)
+    assert len(stream) % PAGE
 
 
 @pytest.mark.parametrize(
@@ -288,66 +286,66 @@ def test_what_is_written_is_found_right_however_it_comes() -> None:
         ("wide", 1, 16 * 999 + 15, 999),
     ],
 )
-def test_an_altered_byte_is_found_when_its_row_is_looked_at(
+def test_altered_byte_is_found_when_row_is_read(
     name: str, buffer: int, byte: int, row: int | None
 ) -> None:
     right, _ = paged()
     if row is None:
         ends = np.cumsum([0 if n % 7 == 3 else n % 40 for n in range(ROWS)])
         row = int(ends.searchsorted(byte, side="right"))
-    altered = place(right, name, buffer, byte)
-    held, _ = paged(altered)
+    altered = byte_position(right, name, buffer, byte)
+    stored, _ = paged(altered)
     with pytest.raises(AlteredError):
-        held.pages.check_rows(array(held, name), np.array([row]))
+        stored.pages.check_rows(array(stored, name), np.array([row]))
     with pytest.raises(AlteredError):
-        held.pages.check_whole(array(held, name))
+        stored.pages.check_whole(array(stored, name))
     other, _ = paged(altered)
     if name != "flag" and buffer:
         far = np.array([0 if row > ROWS // 2 else ROWS - 1])
         other.pages.check_rows(array(other, name), far)
 
 
-def test_only_rows_that_are_used_are_looked_at() -> None:
-    held, whole = paged()
-    code = array(held, "code").to_numpy()
-    held.pages.check_rows(code, np.array([0, 4, 4, 600, 4999]))
-    looked_at = np.count_nonzero(~held.pages._is_open)
-    assert 3 <= looked_at <= 4 < len(whole) // PAGE
-    held.pages.check_rows(np.zeros(3), np.array([0, 2]))
-    assert np.count_nonzero(~held.pages._is_open) == looked_at
-    held, _ = paged(place(paged()[0], "value", 1, 8 * 3333))
-    part = array(held, "value").slice(3000)
-    held.pages.check_rows(part, np.array([1900]))
+def test_only_used_rows_are_checked() -> None:
+    stored, stream = paged()
+    code = array(stored, "code").to_numpy()
+    stored.pages.check_rows(code, np.array([0, 4, 4, 600, 4999]))
+    checked = np.count_nonzero(~stored.pages._is_open)
+    assert 3 <= checked <= 4 < len(stream) // PAGE
+    stored.pages.check_rows(np.zeros(3), np.array([0, 2]))
+    assert np.count_nonzero(~stored.pages._is_open) == checked
+    stored, _ = paged(byte_position(paged()[0], "value", 1, 8 * 3333))
+    part = array(stored, "value").slice(3000)
+    stored.pages.check_rows(part, np.array([1900]))
     with pytest.raises(AlteredError):
-        held.pages.check_rows(part, np.array([333]))
+        stored.pages.check_rows(part, np.array([333]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_search_that_altered_codes_mislead_is_found(seed: int, side: Any) -> None:
+def test_search_misled_by_altered_codes_fails(seed: int, side: Any) -> None:
     random_ = Random(seed)
     right, _ = paged()
-    held, _ = paged(place(right, "code", 1, random_.randrange(8 * ROWS)))
-    code = array(held, "code").to_numpy()
-    wanted = np.array(sorted(random_.sample(range(-3, 3 * ROWS + 3), 5)))
-    truth = array(right, "code").to_numpy().searchsorted(wanted, side)
+    stored, _ = paged(byte_position(right, "code", 1, random_.randrange(8 * ROWS)))
+    code = array(stored, "code").to_numpy()
+    needles = np.array(sorted(random_.sample(range(-3, 3 * ROWS + 3), 5)))
+    truth = array(right, "code").to_numpy().searchsorted(needles, side)
     try:
-        result = checked_places(held.pages, code, wanted, code.searchsorted(wanted, side), side)
+        result = checked_places(stored.pages, code, needles, code.searchsorted(needles, side), side)
     except AlteredError:
         return
     assert result.tolist() == truth.tolist()
 
 
 def test_checksums_of_other_bytes_are_refused() -> None:
-    _, whole = paged()
+    _, stream = paged()
     with pytest.raises(AlteredError):
-        CheckedPages(pa.py_buffer(whole), b"\0" * 8, lambda: AlteredError("altered"))
+        CheckedPages(pa.py_buffer(stream), b"\0" * 8, lambda: AlteredError("altered"))
 
 
-def test_what_is_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = pa.array(range(100_000))
+def test_memory_in_use_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = pa.array(range(100_000))
     memory.give_back()
     monkeypatch.setattr(memory, "_c_library", lambda: None)
     memory.give_back()
-    assert held[99_999].as_py() == 99_999
+    assert used[99_999].as_py() == 99_999

@@ -1,4 +1,4 @@
-"""Random models of state, and all choices of a small one: the slow way, plainly right."""
+"""Random models of state, and a brute-force search of small ones."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Choice = dict[str, PieceMode]
 def piece_of(
     name: str, sizes: dict[PieceMode, int] | None = None, kinds: int = 1, **costs: object
 ) -> Piece:
-    """A piece of which a cost given as a number is that of each kind of change."""
-    given = {
+    """A piece; a cost that is one number applies to each kind of change."""
+    costs_by_kind = {
         key: (cost,) * kinds if isinstance(cost, float) else cost for key, cost in costs.items()
     }
-    return Piece(name=name, sizes={KEPT: 0} if sizes is None else sizes, **given)  # type: ignore[arg-type]
+    return Piece(name=name, sizes={KEPT: 0} if sizes is None else sizes, **costs_by_kind)  # type: ignore[arg-type]
 
 
 def model_of(*pieces: Piece, kinds: tuple[KindOfChange, ...]) -> StateModel:
@@ -36,7 +36,7 @@ def model_of(*pieces: Piece, kinds: tuple[KindOfChange, ...]) -> StateModel:
 
 
 def drawn_model(random: Random, pieces: int = 7) -> StateModel:
-    """Operators with at most so many pieces, and costs of very different sizes."""
+    """A random model with at most this many pieces and widely different costs."""
     tables = [f"t{number}" for number in range(random.randint(1, 5))]
 
     def number(size: float) -> float:
@@ -53,7 +53,7 @@ def drawn_model(random: Random, pieces: int = 7) -> StateModel:
         return () if random.random() < 0.1 else tuple(number(size) for _ in kinds)
 
     def size_in(mode: PieceMode) -> int:
-        # Few different sizes, so that sums of them are equal now and then.
+        # Few different sizes, so that some sums are equal.
         size = random.choice([0, 1, 2, 3, 5, 8, 50, 400, random.randint(0, 1000)])
         return size if mode is KEPT else size // 10
 
@@ -71,12 +71,12 @@ def drawn_model(random: Random, pieces: int = 7) -> StateModel:
             conversion={mode: number(3) for mode in PieceMode},
         )
 
-    operators, left = [], random.randint(1, pieces)
-    while left:
-        count = random.randint(0, min(2, left))
-        left -= count
-        own = tuple(drawn_piece(f"p{left + at}") for at in range(count))
-        operators.append(OperatorCosts(work=costs(), pieces=own))
+    operators, remaining = [], random.randint(1, pieces)
+    while remaining:
+        count = random.randint(0, min(2, remaining))
+        remaining -= count
+        chosen = tuple(drawn_piece(f"p{remaining + i}") for i in range(count))
+        operators.append(OperatorCosts(work=costs(), pieces=chosen))
     return StateModel(tuple(operators), kinds)
 
 
@@ -94,13 +94,15 @@ def every_option(model: StateModel) -> list[Option]:
     for modes in product(*(piece.sizes for piece in pieces)):
         chosen = list(zip(pieces, modes, strict=True))
         cost = 0.0
-        for at, kind in enumerate(model.kinds):
-            ms = sum(_at(operator.work, at) for operator in model.operators)
+        for i, kind in enumerate(model.kinds):
+            ms = sum(_cost(operator.work, i) for operator in model.operators)
             for piece, mode in chosen:
                 if mode is READ:
-                    ms += _at(piece.noted, at) + _at(piece.hit, at) * _at(piece.read, at)
+                    ms += _cost(piece.noted, i) + _cost(piece.hit, i) * _cost(piece.read, i)
                 else:
-                    ms += _at(piece.stored, at) + (_at(piece.refill, at) if mode is BOUNDED else 0)
+                    ms += _cost(piece.stored, i) + (
+                        _cost(piece.refill, i) if mode is BOUNDED else 0
+                    )
             cost += kind.rate * ms
         size = sum(piece.sizes[mode] for piece, mode in chosen)
         result.append(Option({piece.name: mode for piece, mode in chosen}, size, cost))
@@ -108,7 +110,7 @@ def every_option(model: StateModel) -> list[Option]:
 
 
 def least_cost(options: list[Option], budget: float) -> float:
-    """The least cost with at most these bytes; infinite where there is none."""
+    """The least cost within the budget in bytes; infinite if nothing fits."""
     return min((one.cost for one in options if one.bytes <= budget), default=float("inf"))
 
 
@@ -116,5 +118,5 @@ def largest(model: StateModel) -> int:
     return sum(max(piece.sizes.values()) for piece in model.pieces)
 
 
-def _at(costs: PerKind, kind: int) -> float:
+def _cost(costs: PerKind, kind: int) -> float:
     return costs[kind] if costs else 0.0

@@ -1,4 +1,4 @@
-"""Models of compiled circuits: names, what may be read, what pieces cost."""
+"""Models of compiled circuits: pieces, readability and costs."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from tests.placement import tpch
 from tests.placement.models import BOUNDED, KEPT, READ, model_of, piece_of
 
 
-class Recorded(StoredChoices, frozen=True, dict=True):
-    """Chooses as recorded, and keeps what it was asked."""
+class RecordingChooser(StoredChoices, frozen=True, dict=True):
+    """Makes the stored choices and records the requests."""
 
     @cached_property
-    def asked(self) -> list[SideFacts]:
+    def requests(self) -> list[SideFacts]:
         return []
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        self.asked.append(facts)
+        self.requests.append(facts)
         return super().choose(facts)
 
 
@@ -45,7 +45,7 @@ def pieces_of(model: StateModel) -> dict[str, Piece]:
 
 
 def q3(numbers: Numbers | None = None) -> dict[str, Piece]:
-    """`join0` joins customers on the left with orders, `join1` these with lines."""
+    """Pieces of q3: `join0` joins customers (left) with orders, `join1` these with lines."""
     circuit = tpch.circuit("q3")
     model = state_model(circuit, tpch.KINDS, tpch.numbers(circuit) if numbers is None else numbers)
     return pieces_of(model)
@@ -57,8 +57,8 @@ ALL = [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for nam
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("has_trees", [False, True])
-def test_pieces_are_all_of_the_state(name: str, has_trees: bool) -> None:
-    """Join trees among them, whose state several operators have."""
+def test_pieces_cover_all_state(name: str, has_trees: bool) -> None:
+    """Including join trees, whose state belongs to several operators."""
     result = tpch.compiled(name, has_trees=True) if has_trees else tpch.circuit(name)
     model = state_model(result, tpch.KINDS, tpch.numbers(result))
     stored = [keeper.name for keeper in result.circuit.arrangements()]
@@ -67,7 +67,7 @@ def test_pieces_are_all_of_the_state(name: str, has_trees: bool) -> None:
     assert len(model.operators) == len(tuple(result.circuit))
 
     def owners(names: Iterable[str]) -> set[str]:
-        """Sides, and the operators of what is no side."""
+        """Names of sides, and of operators for other state."""
         sides = {name for name in stored if name.endswith((".left", ".right"))}
         return {name if name in sides else name.partition(".")[0] for name in names}
 
@@ -76,22 +76,22 @@ def test_pieces_are_all_of_the_state(name: str, has_trees: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tpch.NAMES)
-def test_pieces_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
-    chooser = Recorded()
+def test_pieces_are_readable_where_circuits_allow_it(name: str) -> None:
+    chooser = RecordingChooser()
     compiled = tpch.compiled(name, chooser)
     pieces = pieces_of(state_model(compiled, tpch.KINDS, tpch.numbers(compiled)))
     readable = {name for name, piece in pieces.items() if READ in piece.sizes}
-    can_be = {facts.name for facts in chooser.asked if Strategy.FILES in facts.readers}
+    can_be = {facts.name for facts in chooser.requests if Strategy.FILES in facts.readers}
     assert readable == can_be
-    for facts in chooser.asked:
+    for facts in chooser.requests:
         if facts.name in can_be:
             assert set(pieces[facts.name].source) == set(facts.tables)
 
 
 @pytest.mark.parametrize("name", ["q4", "q18"])
-def test_a_side_over_groupings_of_tables_is_read_from_them(name: str) -> None:
-    """q4: orders with some line; the lines' keys, each once, are groups of that key. q18: orders
-    whose groups of lines pass a condition; their keys are groups of a grouping of these groups."""
+def test_side_over_groupings_reads_their_tables(name: str) -> None:
+    """q4: orders with a line; the distinct keys of lines are groups. q18: orders whose groups of
+    lines pass a condition; their keys are groups over these groups."""
     circuit = tpch.circuit(name)
     model = state_model(circuit, tpch.KINDS, tpch.numbers(circuit))
     side = pieces_of(model)["join0.right"]
@@ -99,8 +99,8 @@ def test_a_side_over_groupings_of_tables_is_read_from_them(name: str) -> None:
     assert side.sizes[READ] > 0
 
 
-def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
-    """Customers on the left of `join0`, orders on its right; parts are in neither."""
+def test_side_costs_for_own_and_other_changes() -> None:
+    """`join0` has customers on the left and orders on the right. Parts are on neither side."""
     circuit = tpch.circuit("q3")
     numbers = tpch.numbers(circuit)
     (left, right), *_ = (
@@ -126,7 +126,7 @@ def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
         assert (side.stored[2], side.noted[2], side.hit[2]) == (0, 0, 0)
 
 
-def test_a_bounded_piece_is_refilled_by_its_chance() -> None:
+def test_refill_costs_scale_with_probability() -> None:
     numbers = tpch.numbers(tpch.circuit("q3"))
     sometimes, always = Bounded(7, lambda kind: 0.5, 90), Bounded(7, lambda kind: 1.0)
     top, often = (
@@ -142,15 +142,15 @@ def test_a_bounded_piece_is_refilled_by_its_chance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "fresh", "chance"),
+    ("changed", "fresh", "expected"),
     [
-        # New orders with their lines ask for orders that are not there before the step.
+        # New orders with their lines look up orders that did not exist before.
         *((1000.0, 1.0, 0.0), (1000.0, 0.999, 1.0)),
         *((0.0, 0.5, 0.0), (0.05, 0.0, 0.05), (1.0, 0.75, 0.25)),
     ],
 )
-def test_new_rows_on_both_sides_make_reads_rare(
-    changed: float, fresh: float, chance: float
+def test_new_rows_on_both_sides_need_fewer_reads(
+    changed: float, fresh: float, expected: float
 ) -> None:
     numbers = replace(
         tpch.numbers(tpch.circuit("q3")),
@@ -158,18 +158,18 @@ def test_new_rows_on_both_sides_make_reads_rare(
         fresh=lambda side, kind: fresh,
     )
     hit = q3(numbers)["join1.left"].hit
-    assert hit[0] == pytest.approx(chance)
+    assert hit[0] == pytest.approx(expected)
     assert set(hit[1:]) == {0}
 
 
-def test_prior_times_of_opening_grow_with_the_blocks_touched() -> None:
+def test_opening_costs_grow_with_blocks() -> None:
     times = StateTimes(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
     assert (times.opened(1000, 5), times.opened(30, 5)) == (6, 4)
     assert STATE.opened(0, 100) == STATE.opened_ms
 
 
-def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
-    """Of many rows with few keys it is far smaller than a key for each row."""
+def test_stored_filter_has_its_actual_size() -> None:
+    """For many rows with few keys it is far smaller than one key per row."""
     name = "join1.right.filter"
     numbers = tpch.numbers(tpch.circuit("q3"))
     stored = replace(numbers, bytes=lambda of: 21_000 if of == name else numbers.bytes(of))
@@ -178,7 +178,7 @@ def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
     assert after["join0.right"].sizes == before["join0.right"].sizes
 
 
-def test_a_piece_is_read_whole_to_be_kept_again() -> None:
+def test_conversion_to_kept_reads_whole_tables() -> None:
     circuit = tpch.circuit("q3")
     numbers, pieces = tpch.numbers(circuit), q3()
     for name, scans in (("join1.right", (2,)), ("join1.left", (0, 1)), ("aggregate0", (0, 1, 2))):
@@ -187,7 +187,7 @@ def test_a_piece_is_read_whole_to_be_kept_again() -> None:
             STATE.read_whole(numbers.rows(-1 - scan), len(circuit.sources[scan].scan.table_columns))
             for scan in scans
         )
-        # Rows are ordered then, or grouped; of a side the keys for a filter, too.
+        # Rows are then sorted or grouped; a side also collects keys for a filter.
         assert to[KEPT] > read > 0
         if name.startswith("join"):
             assert to[KEPT] == pytest.approx(read + to[READ])
@@ -196,10 +196,10 @@ def test_a_piece_is_read_whole_to_be_kept_again() -> None:
 
 
 @pytest.mark.parametrize(("mode", "cost"), [(KEPT, 10 + 1), (READ, 10 + 20 + 75), (BOUNDED, 3011)])
-def test_what_a_piece_costs_in_each_mode(mode: PieceMode, cost: float) -> None:
+def test_costs_of_a_piece_by_mode(mode: PieceMode, cost: float) -> None:
     costs = {"stored": 1.0, "noted": 20.0, "read": 300.0, "hit": 0.25, "refill": 3000.0}
-    own = piece_of("p", dict.fromkeys(PieceMode, 0), **costs)
-    operators = (OperatorCosts(work=(4.0,)), OperatorCosts(work=(6.0,), pieces=(own,)))
+    piece = piece_of("p", dict.fromkeys(PieceMode, 0), **costs)
+    operators = (OperatorCosts(work=(4.0,)), OperatorCosts(work=(6.0,), pieces=(piece,)))
     model = StateModel(operators, (KindOfChange(frozenset("r"), 3.0),))
     assert evaluate(model, {"p": mode}).per_kind == (cost,)
     assert per_day(model, {"p": mode}) == 3 * cost
@@ -218,7 +218,7 @@ def test_queries_share_the_longest_read_of_the_same_tables() -> None:
     assert per_day_together([], []) == 0
 
 
-def test_what_is_no_model_is_refused_and_a_pinned_piece_has_one_mode() -> None:
+def test_invalid_models_and_pinned_pieces() -> None:
     kinds = (KindOfChange(frozenset("r"), 1.0),)
     for bad, reason in (
         ((piece_of("p"), piece_of("p")), "one name"),

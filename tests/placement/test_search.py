@@ -1,4 +1,4 @@
-"""The choice for one query against every choice there is, and for several under one budget."""
+"""The choice for one query, compared with brute force; several queries under one budget."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ CLOSE = {"rel": 1e-9, "abs": 1e-9}
 
 
 @random_cases(25, 95, 10_000)
-def test_each_budget_has_its_best_choice(cases: range) -> None:
-    """And each point of the frontier takes and costs what it says; of thinned ones some are left
-    out, and what is left is a little dearer at most."""
+def test_best_choice_for_each_budget(cases: range) -> None:
+    """Each point of the frontier has the reported size and cost. Thinned frontiers have fewer
+    points, at slightly higher costs."""
     dropped = 0
     for seed in cases:
         model = drawn_model(Random(seed))
         options = every_option(model)
         frontier = frontier_of([model], thin=0.0)
         assert frontier.bytes[0] == min(option.bytes for option in options), seed
-        for at, (size, cost) in enumerate(pairs(frontier)):
-            (modes,) = frontier.modes(at, [model])
+        for i, (size, cost) in enumerate(pairs(frontier)):
+            (modes,) = frontier.modes(i, [model])
             assert modes.keys() == {piece.name for piece in model.pieces}
             assert model.bytes_of(modes) == size
             assert per_day(model, modes) == pytest.approx(cost, **CLOSE)
@@ -65,9 +65,9 @@ def test_each_budget_has_its_best_choice(cases: range) -> None:
             thinned = frontier_of([model], thin=thin)
             dropped += len(frontier) - len(thinned)
             for size, cost in pairs(frontier):
-                at = thinned.best_within(size)
-                assert thinned.bytes[at] <= size
-                assert thinned.cost[at] <= cost * (1 + thin) ** len(model.pieces) + 1e-9
+                i = thinned.best_within(size)
+                assert thinned.bytes[i] <= size
+                assert thinned.cost[i] <= cost * (1 + thin) ** len(model.pieces) + 1e-9
     assert dropped > 0
 
 
@@ -86,7 +86,7 @@ def pairs(frontier: Frontier) -> list[tuple[int, float]]:
 
 
 def test_sums_of_points() -> None:
-    """With equal sizes and equal costs."""
+    """Including equal sizes and equal costs."""
     random = Random(3)
     for _ in range(50):
         drawn = [
@@ -105,8 +105,8 @@ KINDS_OF_CHANGE = (KindOfChange(frozenset({"r"}), 2.0), KindOfChange(frozenset({
 
 
 @random_seeds(12, 36, 120)
-def test_a_shared_budget_has_its_best_choice(seed: int) -> None:
-    """One byte less than a choice takes, too."""
+def test_best_choice_for_a_shared_budget(seed: int) -> None:
+    """Including budgets one byte below a choice."""
     random = Random(seed)
     drawn = [drawn_model(random, 3) for _ in range(3)]
     kinds = drawn[0].kinds
@@ -119,22 +119,22 @@ def test_a_shared_budget_has_its_best_choice(seed: int) -> None:
     close = {size - 1 for size, _ in random.sample(every, min(20, len(every))) if size}
     frontier = frontier_of(models, thin=0.0)
     for budget in {0, least, most // 7, most // 3, most // 2, most} | close:
-        at = frontier.best_within(budget)
-        assert frontier.bytes[at] <= max(budget, least)
-        modes = frontier.modes(at, models)
+        i = frontier.best_within(budget)
+        assert frontier.bytes[i] <= max(budget, least)
+        modes = frontier.modes(i, models)
         costs = [per_day(model, each) for model, each in zip(models, modes, strict=True)]
         sizes = [model.bytes_of(each) for model, each in zip(models, modes, strict=True)]
-        assert sum(sizes) == frontier.bytes[at]
-        assert sum(costs) == pytest.approx(frontier.cost[at], **CLOSE)
+        assert sum(sizes) == frontier.bytes[i]
+        assert sum(costs) == pytest.approx(frontier.cost[i], **CLOSE)
         fitting = [cost for size, cost in every if size <= max(budget, least)]
         assert sum(costs) == pytest.approx(min(fitting), **CLOSE)
 
 
 def _with_kinds(model: StateModel, kinds: tuple[KindOfChange, ...]) -> StateModel:
-    """The model under other kinds of change, of which each has costs of one of its own."""
+    """The model with other kinds of change, reusing its costs in turn."""
 
     def moved(costs: PerKind) -> PerKind:
-        return tuple(costs[at % len(costs)] for at in range(len(kinds))) if costs else ()
+        return tuple(costs[i % len(costs)] for i in range(len(kinds))) if costs else ()
 
     def piece_under(piece: Piece) -> Piece:
         names = ("stored", "noted", "read", "hit", "refill")
@@ -148,7 +148,7 @@ def _with_kinds(model: StateModel, kinds: tuple[KindOfChange, ...]) -> StateMode
 
 
 @random_seeds(12, 36, 120)
-def test_urgency_is_chosen_by_and_not_told(seed: int) -> None:
+def test_urgency_affects_choice_not_costs(seed: int) -> None:
     random = Random(seed)
     model = drawn_model(random)
     budget = random.randint(0, largest(model))
@@ -156,18 +156,18 @@ def test_urgency_is_chosen_by_and_not_told(seed: int) -> None:
     result = choose({"q": model}, budget, urgency=urgency)
     kinds = zip(model.kinds, urgency, strict=True)
     often = replace(model, kinds=tuple(replace(kind, rate=kind.rate * u) for kind, u in kinds))
-    mine = result.queries["q"]
-    assert mine.modes == choose({"q": often}, budget).queries["q"].modes
-    assert result.ms_per_day == pytest.approx(per_day(model, mine.modes))
-    assert mine.ms_per_day == pytest.approx(per_day(model, mine.modes))
+    query = result.queries["q"]
+    assert query.modes == choose({"q": often}, budget).queries["q"].modes
+    assert result.ms_per_day == pytest.approx(per_day(model, query.modes))
+    assert query.ms_per_day == pytest.approx(per_day(model, query.modes))
 
 
 def choices(models: list[StateModel], budget: int | None) -> StateChoice:
-    return choose({f"q{at}": model for at, model in enumerate(models)}, budget, thin=0.0)
+    return choose({f"q{i}": model for i, model in enumerate(models)}, budget, thin=0.0)
 
 
 @random_cases(10, 25, 80)
-def test_what_is_told_is_true(cases: range) -> None:
+def test_reported_values(cases: range) -> None:
     for seed in cases:
         model = drawn_model(Random(seed))
         best = frontier_of([model], thin=0.0)
@@ -180,13 +180,13 @@ def test_what_is_told_is_true(cases: range) -> None:
             assert result.exceeds == (budget is not None and result.bytes > budget)
             assert query.reasons.keys() == {piece.name for piece in model.pieces}
             assert all(query.reasons.values())
-            at = len(best) - 1 if budget is None else best.best_within(budget)
-            assert result.bytes == best.bytes[at]
-            assert result.ms_per_day == pytest.approx(best.cost[at], **CLOSE)
+            i = len(best) - 1 if budget is None else best.best_within(budget)
+            assert result.bytes == best.bytes[i]
+            assert result.ms_per_day == pytest.approx(best.cost[i], **CLOSE)
 
 
 def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "t") -> StateModel:
-    """A query with a side that `r` asks for, kept or read from another table."""
+    """A query whose side for changes of `r` is kept or read from another table."""
     right = piece_of(
         f"{name}.right",
         {KEPT: size, READ: 0},
@@ -199,18 +199,18 @@ def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "
     return model_of(piece_of(f"{name}.left"), right, kinds=kinds)
 
 
-def test_many_pieces_need_no_more_points_than_few() -> None:
-    """Costs alone bound the points; ten times as many of them save less than two percent."""
+def test_frontier_size_is_bounded_for_many_pieces() -> None:
+    """Only costs bound the points. Ten times as many save less than two percent."""
     random = Random(5)
     pieces = [
         piece_of(
-            f"p{at}",
+            f"p{i}",
             {KEPT: int(size), READ: int(size * random.uniform(0.01, 0.3))},
             stored=1.0,
             read=10 ** random.uniform(0, 4),
             hit=random.random(),
         )
-        for at, size in enumerate(10 ** random.uniform(3, 9) for _ in range(100))
+        for i, size in enumerate(10 ** random.uniform(3, 9) for _ in range(100))
     ]
     model = model_of(*pieces, kinds=(KindOfChange(frozenset({"r"}), 2.0),))
     usual, exact = frontier_of([model]), frontier_of([model], thin=THIN / 10)
@@ -221,7 +221,7 @@ def test_many_pieces_need_no_more_points_than_few() -> None:
 
 
 def test_reads_that_are_shared_are_counted_once() -> None:
-    """By itself a read of `t` is dearer than that of `u`; but three queries have it together."""
+    """One read of `t` is more expensive than one of `u`, but three queries share it."""
     models = [reading(name, 10, 30.0) for name in ("a", "b", "c")]
     result = choices([*models, reading("d", 10, 25.0, table="u")], 10)
     modes = {name: mode for query in result.queries.values() for name, mode in query.modes.items()}
@@ -232,14 +232,14 @@ def test_reads_that_are_shared_are_counted_once() -> None:
 
 
 @pytest.mark.slow
-def test_the_correction_is_kept_only_where_it_helps() -> None:
-    """Against the choice that knows nothing of shared reads; random prices of two tables."""
+def test_correction_is_used_only_if_cheaper() -> None:
+    """Compared with the choice that ignores shared reads; two tables with random costs."""
     random = Random(3)
     better = 0
     for _ in range(25):
         models = [
-            reading(f"q{at}", random.randint(1, 20), random.uniform(1, 60), table=table)
-            for at, table in enumerate(random.choices("tu", k=6))
+            reading(f"q{i}", random.randint(1, 20), random.uniform(1, 60), table=table)
+            for i, table in enumerate(random.choices("tu", k=6))
         ]
         budget = random.randint(0, 60)
         frontier = frontier_of(models, thin=0.0)
@@ -252,27 +252,27 @@ def test_the_correction_is_kept_only_where_it_helps() -> None:
     assert better
 
 
-def test_reasons_name_the_change_and_what_it_costs() -> None:
-    def told(name: str, *costs: float, budget: int | None = None) -> tuple[PieceMode, str]:
+def test_reasons_name_change_and_cost() -> None:
+    def reported(name: str, *costs: float, budget: int | None = None) -> tuple[PieceMode, str]:
         query = choices([reading("a", 10, *costs)], budget).queries["q0"]
         return query.modes[name], query.reasons[name]
 
-    assert told("a.right", 41.0) == (
+    assert reported("a.right", 41.0) == (
         KEPT,
         "r changes 2 times a day, and each change takes 40 ms more if it is read",
     )
-    assert told("a.right", 41.0, 0.5, budget=0) == (
+    assert reported("a.right", 41.0, 0.5, budget=0) == (
         READ,
         "r changes once every 2 days, and each change takes 40 ms more because it is read",
     )
-    assert told("a.right", 0.0, 0.0) == (READ, "no change needs it")
-    assert told("a.left", 0.0)[1] == "nothing can replace it"
+    assert reported("a.right", 0.0, 0.0) == (READ, "no change needs it")
+    assert reported("a.left", 0.0)[1] == "nothing can replace it"
     whole = reading("a", 10, 41.0).with_pieces(lambda piece: replace(piece, is_whole=True))
     assert choices([whole], 0).queries["q0"].reasons["a.right"].endswith("because it is rebuilt")
 
 
 @random_seeds(6, 12, 120)
-def test_without_a_budget_bytes_may_have_a_price(seed: int) -> None:
+def test_price_per_byte_without_budget(seed: int) -> None:
     model = drawn_model(Random(seed))
     for per_byte in (0.0, 0.01, 1.0, 100.0):
         result = choose({"q": model}, None, per_byte=per_byte)
@@ -289,7 +289,7 @@ def test_bad_arguments() -> None:
     assert choices([], 5) == StateChoice({}, 0, 0, exceeds=False)
 
 
-def test_what_cannot_fit_is_told_with_the_least_that_would() -> None:
+def test_insufficient_budget_reports_least_size() -> None:
     model = model_of(piece_of("only", {KEPT: 50, BOUNDED: 30}), kinds=KINDS_OF_CHANGE)
     for budget, exceeds in ((59, True), (60, False)):
         result = choices([model, model], budget)
@@ -307,5 +307,5 @@ def test_no_simpler_choice_is_cheaper_for_a_query(name: str) -> None:
         result = choose({name: model}, budget)
         assert result.bytes <= budget
         for simpler, modes in SIMPLER_CHOICES.items():
-            theirs = per_day(model, modes(model, budget))
-            assert result.ms_per_day <= theirs * (1 + THIN), (simpler, share)
+            simpler_cost = per_day(model, modes(model, budget))
+            assert result.ms_per_day <= simpler_cost * (1 + THIN), (simpler, share)

@@ -41,12 +41,12 @@ NAMES = tuple(_QUERIES)
 
 @cache
 def circuit(name: str) -> Dataflow:
-    """The circuit of a query, to look at and not to step."""
+    """The circuit of a query (shared: do not step it)."""
     return compiled(name)
 
 
 def compiled(name: str, chooser: Chooser | None = None, *, has_trees: bool = False) -> Dataflow:
-    """The circuit with the sketches of the workload, else on a key of the longest table."""
+    """The circuit with the workload's sketches, or else one on a key of the largest table."""
     query = _QUERIES[name]
     root = core(query.sql, TPCH)
     longest = max((scan.table for scan in root.scans), key=ROWS.__getitem__)
@@ -68,13 +68,13 @@ def model(name: str) -> StateModel:
 
 
 _SHARES = {SelectOperator: 1 / 3, AggregateOperator: 1 / 4}
-"""Rows of an operator, as a share of those of its larger input."""
+"""Output rows of an operator as a share of its larger input's rows."""
 
 
 def numbers(result: Dataflow) -> Numbers:
     """Rows, changes and bytes by the rules above."""
     operators, wires = tuple(result.circuit), result.circuit.wires
-    stored = {keeper.name: at for at, one in enumerate(operators) for keeper in one.arrangements()}
+    stored = {keeper.name: i for i, one in enumerate(operators) for keeper in one.arrangements()}
     for operator, inputs in zip(operators, wires, strict=True):
         stored |= {name: wire for (name, _), wire in zip(operator.held_sides, inputs, strict=False)}
 
@@ -94,7 +94,7 @@ def numbers(result: Dataflow) -> Numbers:
     return Numbers(
         rows=rows,
         changed=changed,
-        # Of what is kept no filter is stored.
+        # Filters are not stored beside kept pieces.
         bytes=lambda name: int(rows(stored[name]) * _BYTES) if name in stored else 0,
         fresh=lambda side, kind: 0.95 if len(kind.tables) > 1 else 0.0,
     )

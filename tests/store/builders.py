@@ -1,4 +1,4 @@
-"""Values that the tests of this room put into stores, and disks that fail."""
+"""Values for the stores of these tests, and failing disks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def record(action: str = "exact", version: int = 0) -> records.RunRecord:
 
 @functools.cache
 def rows(count: int, seed: int = 0) -> pa.Table:
-    """Rows of every width, with NULLs."""
+    """Rows with columns of all widths, with NULLs."""
     names = pa.array(np.arange(count)).cast(pa.string())
     generator = np.random.default_rng(seed)
     return pa.table(
@@ -70,7 +70,7 @@ def rows(count: int, seed: int = 0) -> pa.Table:
 
 
 LARGE = 15_000
-"""Rows enough for a file."""
+"""Enough rows for a state file."""
 
 
 def capture(
@@ -113,11 +113,11 @@ def maintain(
 def sketches_at(
     store: Store, versions: Mapping[str, int], query: str = "q"
 ) -> tuple[records.StoredSketch, ...] | None:
-    """The sketches of the latest commit that stood for exactly these versions."""
-    for kept in store.kept(query, versions):
-        result = store.load_kept(query, kept.generation)
-        assert result.versions == kept.versions == versions
-        assert result.state_meta == kept.basis
+    """The sketches of the latest commit at exactly these versions."""
+    for kept_version in store.kept(query, versions):
+        result = store.load_kept(query, kept_version.generation)
+        assert result.versions == kept_version.versions == versions
+        assert result.state_meta == kept_version.basis
         return result.sketches
     return None
 
@@ -132,7 +132,7 @@ def referenced(store: Store, query: str = "q") -> int:
 
 
 def started(script: str, *arguments: object, **more: Any) -> subprocess.Popen[str]:
-    """Another process that runs the script, and finds the modules that this one finds."""
+    """Start a process that runs the script with this process's module path."""
     return subprocess.Popen(
         [sys.executable, "-P", "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -144,15 +144,15 @@ def started(script: str, *arguments: object, **more: Any) -> subprocess.Popen[st
 
 
 class Crash(BaseException):
-    """The process ends here, as far as the store can tell."""
+    """A simulated end of the process."""
 
 
 class FailingDisk(RealDisk):
-    """Fails at the step numbered `at`; after a `Crash` nothing works any more.
+    """A disk that fails at step number `at`. After a `Crash`, all steps fail.
 
     A step is one write, sync, removal, BEGIN or COMMIT. With `late`, the step takes effect first.
-    A crash takes along what no sync had made safe: contents of files, and a folder's entries of
-    files and folders.
+    A crash loses everything that was not synced: file contents, and folder entries of files and
+    folders.
     """
 
     def __init__(self, failure: Callable[[], BaseException], *, late: bool = False) -> None:
@@ -192,25 +192,25 @@ class FailingDisk(RealDisk):
                 path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> tuple[Path, ...]:
-        made: list[Path] = []
+        created: list[Path] = []
 
         def act() -> None:
-            made.extend(super(FailingDisk, self).make_folder(path))
-            self.unlisted.update(made)
+            created.extend(super(FailingDisk, self).make_folder(path))
+            self.unlisted.update(created)
 
         self.step("make_folder", act, _nothing)
-        return tuple(made)
+        return tuple(created)
 
     def create(self, path: Path) -> OutputFile:
-        made: list[OutputFile] = []
+        created: list[OutputFile] = []
 
         def act() -> None:
-            made.append(super(FailingDisk, self).create(path))
+            created.append(super(FailingDisk, self).create(path))
             self.unsynced.add(path)
             self.unlisted.add(path)
 
         self.step("create", act, _nothing)
-        return _FailingFile(made[0], path, self)
+        return _FailingFile(created[0], path, self)
 
     def sync_folder(self, path: Path) -> None:
         def act() -> None:
@@ -241,7 +241,7 @@ class FailingDisk(RealDisk):
 
 
 def _whole_step(name: str) -> Callable[..., None]:
-    """A step of the disk that is done as a whole or not at all."""
+    """A step of the disk that takes effect completely or not at all."""
     act = getattr(RealDisk, name)
     return lambda self, on: self.step(name, lambda: act(self, on), _nothing)
 
@@ -271,12 +271,12 @@ class _FailingFile:
         self._file.close()
 
 
-def telling_steps(steps: Sequence[str]) -> list[tuple[int, str]]:
-    """The steps at which a failure may matter: of many writes in a row the first and the last."""
-    beside = zip([None, *steps], steps, [*steps[1:], None], strict=False)
+def steps_to_fail(steps: Sequence[str]) -> list[tuple[int, str]]:
+    """Steps with their positions; of consecutive writes only the first and the last."""
+    triples = zip([None, *steps], steps, [*steps[1:], None], strict=False)
     return [
-        (at, step)
-        for at, (before, step, after) in enumerate(beside)
+        (i, step)
+        for i, (before, step, after) in enumerate(triples)
         if not before == step == after == "write"
     ]
 
@@ -294,15 +294,15 @@ FAILURES = pytest.mark.parametrize(
         pytest.param(no_space, False, id="no space-before", marks=pytest.mark.slow),
     ],
 )
-"""How a step of a commit fails, and whether after it was done."""
+"""How a step of a commit fails, and whether it takes effect first."""
 
 
 def _nothing() -> None:
-    """Half of a step that takes effect at once or not at all."""
+    """The partial effect of an atomic step: none."""
 
 
 def state_of(store: records.StoreReader, query: str) -> dict[str, list[tuple[int, pa.Table]]]:
-    """The state of the query, all of it looked at."""
+    """The state of the query, with all pages checked."""
     return {
         name: [(sequence, whole_table(stored)) for sequence, stored in runs]
         for name, runs in store.load_runs(query).items()

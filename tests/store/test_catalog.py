@@ -1,4 +1,4 @@
-"""Catalogs that cannot be written, or not now."""
+"""Catalogs that are read-only, locked or full."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def root(root: Path) -> Path:
     return root
 
 
-def test_a_read_only_store_can_be_read_and_says_why_it_is_not_written(root: Path) -> None:
+def test_read_only_store_is_read_but_not_written(root: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     with Store.open(root, disk=_ReadOnlyDisk()) as store:
-        held = store.load("q")
-        assert held.sketches == capture().sketches
+        stored = store.load("q")
+        assert stored.sketches == capture().sketches
         assert state_of(store, "q")["agg"][0][1].equals(rows(LARGE))
         for write in (
-            lambda: store.commit_maintain(maintain(held.generation, 1)),
+            lambda: store.commit_maintain(maintain(stored.generation, 1)),
             lambda: store.commit_capture(capture(), {}, record()),
             lambda: store.collect(),
             lambda: store.add_record("q", record()),
@@ -46,15 +46,15 @@ def test_a_read_only_store_can_be_read_and_says_why_it_is_not_written(root: Path
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-def test_a_read_only_reader_sees_what_a_running_writer_committed(root: Path) -> None:
+def test_read_only_reader_sees_commits_of_a_writer(root: Path) -> None:
     with Store.open(root) as writer:
         writer.commit_maintain(maintain(1, 4))
         with Store.open(root, disk=_ReadOnlyDisk()) as store:
-            held = store.load("q")
-    assert held.versions == {"sales": 4}
+            stored = store.load("q")
+    assert stored.versions == {"sales": 4}
 
 
-def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError) as caught:
         Store.open(tmp_path / "file" / ".impctl")
@@ -100,7 +100,7 @@ def test_a_full_catalog_is_a_storage_error(store: Store) -> None:
         (sqlite3.SQLITE_ERROR, StorageError),
     ],
 )
-def test_sqlite_errors_become_ours(code: int, kind: type[ImpctlError]) -> None:
+def test_sqlite_errors_are_mapped(code: int, kind: type[ImpctlError]) -> None:
     error = sqlite3.OperationalError("it failed")
     error.sqlite_errorcode = code
     result = from_sqlite(error, Path("catalog.sqlite"))

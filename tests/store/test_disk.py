@@ -1,4 +1,4 @@
-"""Failures, crashes and damage at every step of a commit; scratch folders, formats."""
+"""Failures and crashes at each step of a commit; damage; scratch folders; formats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.store.builders import (
     run_names,
     started,
     state_of,
-    telling_steps,
+    steps_to_fail,
 )
 from tests.support.kept_workload import in_catalog
 from tests.support.run_cli import refused
@@ -60,29 +60,29 @@ def _commit(store: Store, generation: int, kind: str) -> None:
 
 
 def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
-    """The store holds one whole commit, and nothing else once it was collected."""
+    """Check that the store holds one complete commit and, once collected, nothing else."""
     with Store.open(root) as store:
-        held = store.load("q")
+        stored = store.load("q")
         state = state_of(store, "q")
-        if held.versions == {"sales": 0}:
+        if stored.versions == {"sales": 0}:
             assert may_be_old
-            assert held.sketches == capture().sketches
+            assert stored.sketches == capture().sketches
             assert _same(state, _OLD)
         else:
             assert may_be_new
-            assert held.versions == {"sales": 1}
-            assert held.sketches[0].ranges.ids == (0,)
+            assert stored.versions == {"sales": 1}
+            assert stored.sketches[0].ranges.ids == (0,)
             assert [sequence for sequence, _ in state["agg"]] == [0, 1, 2]
             assert state["agg"][0][1].equals(rows(LARGE, 7))
             assert list(state) == ["agg"]
         store.collect()
         assert len(run_names(root)) == referenced(store)
         assert _same(state_of(store, "q"), state)
-        # and the store goes on from here
-        following = maintain(held.generation, 2, (1, 2), put=(("more", 0, rows(9, 3)),))
+        # The store can continue from here.
+        following = maintain(stored.generation, 2, (1, 2), put=(("more", 0, rows(9, 3)),))
         store.commit_maintain(following)
         assert state_of(store, "q")["more"][0][1].equals(rows(9, 3))
-    return held
+    return stored
 
 
 def _same(one: State, other: State) -> bool:
@@ -104,20 +104,20 @@ def _steps(root: Path, kind: str) -> list[str]:
 
 @FAILURES
 @pytest.mark.parametrize("kind", ["capture", "maintain"])
-def test_the_last_commit_survives_a_failure_at_every_step(
+def test_last_commit_survives_failure_at_each_step(
     tmp_path: Path, kind: str, failure: type[Crash], late: bool
 ) -> None:
     steps = _steps(tmp_path / "probe", kind)
     assert {"create", "write", "sync", "sync_folder", "begin", "commit", "remove"} <= set(steps)
     outcomes = set()
     generation = _prepare(tmp_path / "prepared")
-    for at, step in telling_steps(steps):
-        root = tmp_path / str(at)
+    for i, step in steps_to_fail(steps):
+        root = tmp_path / str(i)
         shutil.copytree(tmp_path / "prepared", root)
         disk = FailingDisk(failure, late=late)
         store = Store.open(root, disk=disk)
-        disk.arm(at)
-        is_after = steps.index("commit") < at or (step == "commit" and late)
+        disk.arm(i)
+        is_after = steps.index("commit") < i or (step == "commit" and late)
         is_after |= failure is no_space and step == "put_note"
         if failure is no_space and step in ("remove", "put_note"):
             _commit(store, generation, kind)  # collected later; the lock holds without a note
@@ -132,16 +132,16 @@ def test_the_last_commit_survives_a_failure_at_every_step(
     assert outcomes == {0, 1}
 
 
-def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) -> None:
+def test_failed_commit_is_repeatable_in_the_same_store(tmp_path: Path) -> None:
     root = tmp_path / "store"
     generation = _prepare(root)
     disk = FailingDisk(no_space)
     with Store.open(root, disk=disk) as store:
         steps = _steps(tmp_path / "probe", "maintain")
-        for at, step in telling_steps(steps[: steps.index("commit") + 1]):
+        for i, step in steps_to_fail(steps[: steps.index("commit") + 1]):
             if step == "put_note":
                 continue  # the lock holds without it
-            disk.arm(at)
+            disk.arm(i)
             with pytest.raises(StorageError):
                 _commit(store, generation, "maintain")
             assert store.load("q").generation == generation
@@ -153,8 +153,8 @@ def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_what_a_new_store_commits_first_outlives_a_power_cut(tmp_path: Path, depth: int) -> None:
-    """The folders above it that were made for it, too, and the one of state."""
+def test_first_commit_survives_a_power_cut(tmp_path: Path, depth: int) -> None:
+    """This includes its state folder and parent folders created for it."""
     root = tmp_path.joinpath(*"abc"[:depth], "store")
     disk = FailingDisk(Crash)
     with Store.open(root, disk=disk) as store:
@@ -165,7 +165,7 @@ def test_what_a_new_store_commits_first_outlives_a_power_cut(tmp_path: Path, dep
     _check(root, may_be_new=False, may_be_old=True)
 
 
-def test_leftovers_of_a_crash_go_with_the_next_writer(tmp_path: Path) -> None:
+def test_next_writer_removes_files_of_a_crash(tmp_path: Path) -> None:
     root = tmp_path / "store"
     generation = _prepare(root)
     disk = FailingDisk(Crash)
@@ -176,13 +176,13 @@ def test_leftovers_of_a_crash_go_with_the_next_writer(tmp_path: Path) -> None:
     store.close()
     assert len(run_names(root)) == 4
     with Store.open(root) as next_store:
-        assert len(run_names(root)) == 4  # readers leave everything alone
+        assert len(run_names(root)) == 4  # readers remove nothing
         with next_store.lock(0):
             assert len(run_names(root)) == 2
 
 
 def state_at(version: int) -> tuple[Run, ...]:
-    """What the killed process puts at each version: a run in a file every third time."""
+    """The runs that the killed process stores at a version; every third has a file."""
     large = 70_000 if version % 3 == 0 else 40
     numbers = pa.table({"n": np.arange(large + version)})
     return (("agg", version % 5, numbers), ("top", 0, pa.table({"v": [version] * version})))
@@ -209,7 +209,7 @@ with Store.open(Path(sys.argv[1])) as store:
 
 
 @pytest.mark.slow
-def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path) -> None:
+def test_killed_process_leaves_consistent_commits(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with Store.open(root) as store:
         store.commit_capture(capture(ids=()), {}, record("capture"))
@@ -230,17 +230,17 @@ def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path
 
 
 def _in_step(root: Path) -> int:
-    """The version that pins, sketch, state and state's description all agree on."""
+    """The stored version; checks that pins, sketch, state and its metadata agree on it."""
     with Store.open(root, create=False) as store:
-        held = store.load("q")
-        version = held.versions["sales"]
+        stored = store.load("q")
+        version = stored.versions["sales"]
         state = state_of(store, "q")
-    assert held.sketches[0].ranges.ids == tuple(i for i in range(5) if version >> i & 1)
+    assert stored.sketches[0].ranges.ids == tuple(i for i in range(5) if version >> i & 1)
     if version > 0:
-        assert held.state_meta == {"at": version}
-        for arrangement, sequence, table in state_at(version):
-            assert dict(state[arrangement])[sequence].equals(table)
-    assert held.generation == version + 1
+        assert stored.state_meta == {"at": version}
+        for name, sequence, table in state_at(version):
+            assert dict(state[name])[sequence].equals(table)
+    assert stored.generation == version + 1
     return version
 
 
@@ -270,27 +270,33 @@ def _versions_read(store: Store) -> object:
     return [store.load_kept("q", kept.generation) for kept in store.kept("q")]
 
 
-def test_every_altered_byte_of_a_state_file_is_noticed(root: Path) -> None:
+def test_altered_bytes_of_a_state_file_are_noticed(root: Path) -> None:
     path = _state_file(root)
-    whole = path.read_bytes()
+    content = path.read_bytes()
     generator = random.Random(1)
-    places = [0, 1, len(whole) // 2, len(whole) - 1, *generator.sample(range(len(whole)), 25)]
+    positions = [
+        0,
+        1,
+        len(content) // 2,
+        len(content) - 1,
+        *generator.sample(range(len(content)), 25),
+    ]
     with Store.open(root) as store:
-        for place in places:
-            altered = bytearray(whole)
-            altered[place] ^= 1 << generator.randrange(8)
+        for position in positions:
+            altered = bytearray(content)
+            altered[position] ^= 1 << generator.randrange(8)
             path.write_bytes(altered)
             with pytest.raises(StateCorruptError, match=path.name):
                 state_of(store, "q")
-        path.write_bytes(whole)
+        path.write_bytes(content)
         assert state_of(store, "q")["agg"][0][1].equals(rows(LARGE))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 4096, -4096, -1, None], ids=str)
 def test_a_state_file_of_another_length_is_noticed(root: Path, keep: int | None) -> None:
     path = _state_file(root)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:keep] if keep is not None else whole + b"\0")
+    content = path.read_bytes()
+    path.write_bytes(content[:keep] if keep is not None else content + b"\0")
     with Store.open(root) as store, pytest.raises(StateCorruptError, match="length"):
         state_of(store, "q")
     path.unlink()
@@ -331,7 +337,7 @@ def test_a_state_file_of_another_length_is_noticed(root: Path, keep: int | None)
         (_query_read, "UPDATE sketch_version SET captured = 2"),
         (_query_read, "UPDATE partition SET content = replace(content, '601', '602')"),
         (_query_read, "DELETE FROM partition"),
-        # With the basis of another version a lost history could pass.
+        # The basis of another version could hide lost history.
         (_versions_read, "UPDATE sketch_basis SET basis = '{}'"),
         (_versions_read, "UPDATE sketch_basis SET assumptions = '[]'"),
         (_versions_read, "UPDATE sketch_basis SET generation = 3 - generation"),
@@ -343,7 +349,7 @@ def test_altered_rows_of_the_catalog_are_noticed(
     root: Path, read: Callable[[Store], object], statement: str
 ) -> None:
     if "3 - generation" in statement:
-        # Rows that are swapped in one statement meet the primary key.
+        # Swapping rows in one statement would violate the primary key.
         in_catalog(root, "DELETE FROM sketch_basis WHERE generation = 2")
     in_catalog(root, statement)
     with Store.open(root) as store, pytest.raises(StateCorruptError) as caught:
@@ -352,14 +358,14 @@ def test_altered_rows_of_the_catalog_are_noticed(
 
 
 @pytest.mark.slow
-def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> None:
+def test_random_catalog_damage_gives_no_wrong_result(root: Path) -> None:
     path = root / "catalog.sqlite"
-    whole = path.read_bytes()
+    content = path.read_bytes()
     expected = _everything(root)
     generator = random.Random(7)
     refused = 0
     for _ in range(100):
-        altered = bytearray(whole)
+        altered = bytearray(content)
         for _ in range(generator.choice([1, 1, 4, 64])):
             altered[generator.randrange(len(altered))] = generator.randrange(256)
         path.write_bytes(altered)
@@ -375,7 +381,7 @@ def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"no database at all" * 500, b"\0" * 8192])
-def test_a_catalog_that_is_none_is_refused(root: Path, content: bytes) -> None:
+def test_file_that_is_no_catalog_is_refused(root: Path, content: bytes) -> None:
     (root / "catalog.sqlite").write_bytes(content)
     with refused(StateCorruptError, "catalog_corrupt") as caught:
         Store.open(root)
@@ -383,21 +389,19 @@ def test_a_catalog_that_is_none_is_refused(root: Path, content: bytes) -> None:
 
 
 def _everything(root: Path) -> object:
-    """What the store answers, in comparable form; None where it has forgotten the query."""
+    """The contents of the store in comparable form; None if the query is missing."""
     with Store.open(root) as store:
-        held = store.load("q")
-        if held is None:
+        stored = store.load("q")
+        if stored is None:
             return None
         runs = {
             name: [(sequence, table.to_pydict()) for sequence, table in result]
             for name, result in state_of(store, "q").items()
         }
-        return held, repr(runs)
+        return stored, repr(runs)
 
 
-def test_state_that_cannot_be_opened_for_the_limit_on_open_files_is_not_corrupt(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_open_files_is_not_corruption(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*_: object) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
@@ -428,9 +432,9 @@ def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @contextmanager
-def owner(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Another process with a scratch folder."""
-    with started(_OWNER, place, stderr=subprocess.DEVNULL) as process:
+def owner(parent: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process with a scratch folder."""
+    with started(_OWNER, parent, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
             yield process, Path(process.stdout.readline().strip())
@@ -439,7 +443,7 @@ def owner(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 @pytest.mark.usefixtures("_own_temporary_folder")
-def test_it_is_private_and_gone_at_the_end_however_that_comes(tmp_path: Path) -> None:
+def test_scratch_folder_is_private_and_removed_on_error(tmp_path: Path) -> None:
     def work() -> None:
         with scratch_folder(BENCH_SCRATCH, tmp_path) as folder:
             assert folder.parent == tmp_path
@@ -455,7 +459,7 @@ def test_it_is_private_and_gone_at_the_end_however_that_comes(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("_own_temporary_folder")
-def test_a_living_owner_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None:
+def test_only_folders_of_dead_owners_are_removed(tmp_path: Path) -> None:
     with owner(tmp_path) as (process, folder):
         assert abandoned([tmp_path]) == ()
         assert not remove_abandoned(Leftover(folder, 0), FailingDisk(no_space))
@@ -464,33 +468,33 @@ def test_a_living_owner_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None
         process.wait()
         assert abandoned([tmp_path]) == (Leftover(folder, 5),)
         assert (folder / "t" / "part").exists()
-        # The next one who needs a folder there cleans up first.
+        # The next process that creates a folder there cleans up first.
         with scratch_folder(BENCH_SCRATCH, tmp_path) as following:
             assert list(tmp_path.iterdir()) == [following]
 
 
 @pytest.mark.usefixtures("_own_temporary_folder")
 @pytest.mark.usefixtures("heard_signals")
-def test_a_signal_to_end_leaves_nothing(tmp_path: Path) -> None:
+def test_signals_remove_scratch_folders(tmp_path: Path) -> None:
     with owner(tmp_path) as one, owner(tmp_path) as two, owner(tmp_path) as three:
         numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
         for (process, folder), number in zip((one, two, three), numbers, strict=True):
             assert folder.exists()
             process.send_signal(number)
             if number is not signal.SIGINT:
-                process.send_signal(number)  # as `timeout` does, to the process and to its group
+                process.send_signal(number)  # `timeout` signals the process and its group
         for process, _ in (one, two, three):
             process.wait()
         assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("_own_temporary_folder")
-def test_what_is_nobodys_for_sure_and_nothing_else(tmp_path: Path) -> None:
+def test_only_clearly_abandoned_folders_are_found(tmp_path: Path) -> None:
     empty, full, old = (tmp_path / f"{BENCH_SCRATCH}{name}" for name in ("empty", "full", "old"))
     for folder in (empty, full, old, tmp_path / "elsewhere"):
         folder.mkdir()
     for folder in (full, old):
-        (folder / "part").write_text("123")  # of a version that knew no owners
+        (folder / "part").write_text("123")  # of a version without owner files
     os.utime(old, (0, 0))
     (tmp_path / f"{BENCH_SCRATCH}link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / f"{BENCH_SCRATCH}file").write_text("mine")
@@ -499,7 +503,7 @@ def test_what_is_nobodys_for_sure_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_own_temporary_folder")
-def test_links_to_files_of_a_table_count_nothing(tmp_path: Path) -> None:
+def test_hard_links_have_no_size(tmp_path: Path) -> None:
     folder = tmp_path / f"{BENCH_SCRATCH}x"
     folder.mkdir()
     (tmp_path / "data").write_bytes(b"0" * 1000)
@@ -514,30 +518,28 @@ def test_links_to_files_of_a_table_count_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_own_temporary_folder")
 @pytest.mark.parametrize("failure", [Crash, no_space], ids=["crash", "no space"])
-def test_a_removal_that_is_cut_short_is_taken_up_by_the_next(
-    tmp_path: Path, failure: type[Crash]
-) -> None:
-    at = 0
+def test_interrupted_removal_is_resumed(tmp_path: Path, failure: type[Crash]) -> None:
+    step = 0
     while True:
-        folder = tmp_path / f"{BENCH_SCRATCH}{at}"
+        folder = tmp_path / f"{BENCH_SCRATCH}{step}"
         (folder / "t" / "log").mkdir(parents=True)
         for name in (".owner", "a", "t/b", "t/log/c"):
             (folder / name).write_text(name)
         disk = FailingDisk(failure)
-        disk.arm(at)
+        disk.arm(step)
         (left,) = abandoned([tmp_path])
         try:
             done = remove_abandoned(left, disk)
         except Crash:
             done = False
         assert done == (not folder.exists())
-        if at >= len(disk.steps):
+        if step >= len(disk.steps):
             assert done
             return
         assert not done
         (left,) = abandoned([tmp_path])
         assert remove_abandoned(left, FailingDisk(no_space))
-        at += 1
+        step += 1
 
 
 @pytest.mark.parametrize(
@@ -550,7 +552,7 @@ def test_a_foreign_database_is_refused(root: Path, statement: str) -> None:
         Store.open(root)
 
 
-def test_a_creation_that_was_cut_short_is_finished(tmp_path: Path) -> None:
+def test_interrupted_creation_is_finished(tmp_path: Path) -> None:
     root = tmp_path / "store"
     root.mkdir()
     (root / "catalog.sqlite").touch()

@@ -1,4 +1,4 @@
-"""State that nobody uses is looked at once a day, so much at a time."""
+"""Unused state is checked once a day, in limited amounts."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ def files(root: Path) -> list[Path]:
     return sorted((root / "state").iterdir())
 
 
-def written_before(root: Path, seconds: float) -> None:
-    then = time.time() - seconds
+def age_files(root: Path, seconds: float) -> None:
+    mtime = time.time() - seconds
     for file in files(root):
-        os.utime(file, (then, then))
+        os.utime(file, (mtime, mtime))
 
 
-def alter(file: Path, place: int) -> None:
-    whole, then = bytearray(file.read_bytes()), file.stat().st_mtime
-    whole[place] ^= 1
-    file.write_bytes(whole)
-    os.utime(file, (then, then))
+def alter(file: Path, position: int) -> None:
+    data, mtime = bytearray(file.read_bytes()), file.stat().st_mtime
+    data[position] ^= 1
+    file.write_bytes(data)
+    os.utime(file, (mtime, mtime))
 
 
-def test_files_are_due_a_day_after_they_were_written_or_looked_at(store: Store, root: Path) -> None:
+def test_files_are_due_a_day_after_write_or_check(store: Store, root: Path) -> None:
     assert store.scrub(1 << 30).size == 0
-    written_before(root, DUE + 1)
+    age_files(root, DUE + 1)
     assert store.scrub(0).size == 0
     assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
     assert store.scrub(1 << 30).size == 0
 
 
-def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
-    written_before(root, DUE + 1)
-    whole = sum(-(-file.stat().st_size // PAGE) for file in files(root))
-    looked_at = []
+def test_scrub_continues_where_the_last_ended(root: Path) -> None:
+    age_files(root, DUE + 1)
+    pages = sum(-(-file.stat().st_size // PAGE) for file in files(root))
+    checked = []
     with Store.open(root) as store:
         while (result := store.scrub(10 * PAGE)).size:
             assert not result.damaged
-            looked_at.append(result.size // PAGE)
-    assert sum(looked_at) == whole
-    assert set(looked_at[:-1]) == {10}
+            checked.append(result.size // PAGE)
+    assert sum(checked) == pages
+    assert set(checked[:-1]) == {10}
 
 
-def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(root: Path) -> None:
-    written_before(root, DUE + 1)
+def test_damage_is_reported_each_time_and_stops_no_check(root: Path) -> None:
+    age_files(root, DUE + 1)
     bad, good = files(root)
     alter(bad, 5 * PAGE + 3)
     with Store.open(root) as store:
@@ -81,13 +81,13 @@ def kinds(store: Store) -> set[type]:
     return {type(stored) for runs in store.load_runs("q").values() for _, stored in runs}
 
 
-def test_checksums_that_were_altered_are_refused(root: Path) -> None:
+def test_altered_checksums_are_refused(root: Path) -> None:
     in_catalog(root, "UPDATE run SET sums = zeroblob(length(sums)) WHERE sums IS NOT NULL")
     with Store.open(root) as store, pytest.raises(StateCorruptError, match="of its checksums"):
         store.load_runs("q")
 
 
-def test_a_small_change_looks_at_few_pages(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_change_checks_few_pages(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
     with Store.open(root) as store:
         (_, stored), *_ = store.load_runs("q")["agg"]
@@ -95,10 +95,10 @@ def test_a_small_change_looks_at_few_pages(root: Path, monkeypatch: pytest.Monke
         assert stored.pages._left > 0.9 * len(stored.pages._sums)
 
 
-def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
+def test_query_with_damaged_rows_is_skipped(root: Path) -> None:
     with Store.open(root) as store:
         store.commit_capture(capture(query="z"), {"agg": [(0, rows(LARGE, 5))]}, record())
-    written_before(root, DUE + 1)
+    age_files(root, DUE + 1)
     in_catalog(root, "UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
     with Store.open(root) as store:
         result = store.scrub(1 << 30)
@@ -106,7 +106,7 @@ def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
         assert not result.damaged
 
 
-def test_runs_of_queries_without_a_file_that_is_due_are_not_read(
+def test_queries_without_due_files_are_not_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -115,6 +115,6 @@ def test_runs_of_queries_without_a_file_that_is_due_are_not_read(
     monkeypatch.setattr(states, "stored_runs", refused)
     with Store.open(root) as store:
         assert store.scrub(1 << 30).size == 0
-        written_before(root, DUE + 1)
+        age_files(root, DUE + 1)
         with pytest.raises(AssertionError, match="nothing is due"):
             store.scrub(1 << 30)

@@ -1,4 +1,4 @@
-"""One writer at a time, over real processes; stores that others may write."""
+"""One writer at a time, with real processes; stores that other users can write."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ with store.lock(5, owner="impctl maintain w.yaml"):
 
 
 @contextmanager
-def holder(root: Path, how: str = "plain") -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock until told to go."""
-    with started(_HOLD, root, how, start_new_session=True) as process:
+def holder(root: Path, mode: str = "plain") -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until it reads a line."""
+    with started(_HOLD, root, mode, start_new_session=True) as process:
         assert process.stdout.readline() == "held\n"
         try:
             yield process
         finally:
-            # The whole session that this test started, an orphaned child included.
+            # Kill the whole session of the process, including an orphaned child.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
@@ -58,7 +58,7 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_held_lock_names_its_owner(root: Path) -> None:
+def test_locked_store_names_the_owner(root: Path) -> None:
     with holder(root) as other, Store.open(root) as store:
         start = time.monotonic()
         with pytest.raises(LockHeldError) as caught, store.lock(0.2):
@@ -94,7 +94,7 @@ def test_a_killed_owner_frees_the_lock_and_leaves_a_note(root: Path) -> None:
             assert recovered is None
 
 
-def test_a_child_does_not_keep_a_dead_owners_lock(root: Path) -> None:
+def test_child_does_not_keep_its_dead_parents_lock(root: Path) -> None:
     with holder(root, "fork") as other, Store.open(root) as store:
         with pytest.raises(LockHeldError), store.lock(0):
             pass
@@ -118,11 +118,11 @@ def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier"}))
     assert lock_owner(root).is_dead
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier", "host": "elsewhere"}))
-    assert not lock_owner(root).is_dead  # nobody can tell from here
+    assert not lock_owner(root).is_dead  # unknown on another host
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\x00\x01"])
-def test_an_unreadable_note_does_not_hurt(root: Path, text: str) -> None:
+def test_unreadable_note_is_ignored(root: Path, text: str) -> None:
     StoreLayout(root).lock.write_text(text)
     with Store.open(root) as store, store.lock(0) as recovered:
         assert recovered is None
@@ -148,7 +148,7 @@ def test_an_exception_and_close_free_the_lock(root: Path) -> None:
         pass
 
 
-def test_a_lock_file_taken_away_is_not_mistaken_for_the_lock(root: Path) -> None:
+def test_deleted_lock_file_is_not_the_lock(root: Path) -> None:
     layout = StoreLayout(root)
     first = WriterLock(layout, RealDisk())
     first.acquire(0, "a")
@@ -184,7 +184,7 @@ with Store.open(Path(sys.argv[1])) as store:
 _LINE = "{number} 1 0:{number} / {point} {options} shared:1 - {kind} server:/x {more}\n"
 
 
-def test_a_lock_that_two_can_hold_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_with_two_holders_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     with refused(UsageError, "store_without_locks", "two holders") as caught:
         Store.open(tmp_path / "store")
@@ -202,21 +202,21 @@ def test_a_lock_that_two_can_hold_is_none(tmp_path: Path, monkeypatch: pytest.Mo
         ("ext4", "rw", "rw,nolock", None),
     ],
 )
-def test_locks_that_end_at_this_machine_are_refused(
+def test_machine_local_locks_are_refused(
     tmp_path: Path, kind: str, options: str, more: str, option: str | None
 ) -> None:
-    point = tmp_path / "a mount"
-    path = point / "store" / "lock"
+    mount_point = tmp_path / "a mount"
+    path = mount_point / "store" / "lock"
     path.parent.mkdir(parents=True)
     path.touch()
     mounts = tmp_path / "mountinfo"
     root = _LINE.format(number=1, point="/", options="rw", kind="nfs", more="rw,nolock")
-    escaped = str(point).replace(" ", "\\040")
-    here = _LINE.format(number=2, point=escaped, options=options, kind=kind, more=more)
+    escaped = str(mount_point).replace(" ", "\\040")
+    mount = _LINE.format(number=2, point=escaped, options=options, kind=kind, more=more)
     beside = _LINE.format(number=3, point=f"{escaped}/st", options="rw", kind="nfs", more="nolock")
-    mounts.write_text(root + here + beside)
-    with path.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    mounts.write_text(root + mount + beside)
+    with path.open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if option is None:
             refuse_idle_lock(path, mounts)
             return
@@ -234,8 +234,8 @@ def guarded_root(root: Path) -> Path:
     return root
 
 
-def is_refused(root: Path, code: str, *words: str) -> None:
-    """By readers and writers, and nothing in it is touched."""
+def check_refused(root: Path, code: str, *words: str) -> None:
+    """Check that readers and writers refuse the store and change nothing."""
     before = {path: path.lstat().st_mtime_ns for path in root.rglob("*")}
     for use in (Store.exists, Store.open, lambda path: Store.open(path, create=False)):
         with pytest.raises(UsageError) as caught:
@@ -253,10 +253,10 @@ _NAMES = ["", "catalog.sqlite", "state", "lock"]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _NAMES)
 @pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
-def test_what_others_may_write_is_refused(guarded_root: Path, name: str, mode: int) -> None:
+def test_store_writable_by_others_is_refused(guarded_root: Path, name: str, mode: int) -> None:
     path = guarded_root / name
     path.chmod(path.stat().st_mode | mode)
-    is_refused(guarded_root, "store_untrusted", "other users can write to", f"chmod go-w {path}")
+    check_refused(guarded_root, "store_untrusted", "other users can write to", f"chmod go-w {path}")
     with Store.open(guarded_root, is_shared=True) as store:
         assert store.queries() == ("q",)
     path.chmod(path.stat().st_mode & ~0o022)
@@ -265,7 +265,7 @@ def test_what_others_may_write_is_refused(guarded_root: Path, name: str, mode: i
 
 
 @pytest.mark.parametrize("mode", [0o750, 0o755, 0o700])
-def test_what_others_may_read_is_no_matter(guarded_root: Path, mode: int) -> None:
+def test_store_readable_by_others_is_fine(guarded_root: Path, mode: int) -> None:
     guarded_root.chmod(mode)
     with Store.open(guarded_root) as store:
         assert store.queries() == ("q",)
@@ -273,18 +273,18 @@ def test_what_others_may_read_is_no_matter(guarded_root: Path, mode: int) -> Non
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 @pytest.mark.parametrize("name", _NAMES)
-def test_what_belongs_to_another_user_is_refused(guarded_root: Path, name: str) -> None:
+def test_files_of_another_user_are_refused(guarded_root: Path, name: str) -> None:
     os.chown(guarded_root / name, _STRANGER, _STRANGER)
-    is_refused(guarded_root, "store_untrusted", str(_STRANGER), "chown", "IMPCTL_SHARED_STORE")
+    check_refused(guarded_root, "store_untrusted", str(_STRANGER), "chown", "IMPCTL_SHARED_STORE")
     with Store.open(guarded_root, is_shared=True) as store:
         store.commit_maintain(maintain(1, 1))
 
 
-def test_a_folder_made_under_umask_002_is_refused_before_a_store_is_made(tmp_path: Path) -> None:
+def test_group_writable_folder_is_refused_for_new_store(tmp_path: Path) -> None:
     root = tmp_path / "store"
     root.mkdir()
     root.chmod(0o775)
-    is_refused(root, "store_untrusted", "0775")
+    check_refused(root, "store_untrusted", "0775")
     assert list(root.iterdir()) == []
 
 
@@ -297,16 +297,16 @@ def test_a_folder_made_under_umask_002_is_refused_before_a_store_is_made(tmp_pat
 def test_no_file_is_opened_through_a_link(
     guarded_root: Path, tmp_path: Path, name: str, is_shared: bool
 ) -> None:
-    """Whether it leads to something or to nothing yet, which an opening would create."""
-    place, target = guarded_root / name, tmp_path / "target"
-    if place.exists():
-        shutil.move(place, target)
+    """Neither if the target exists nor if opening would create it."""
+    path, target = guarded_root / name, tmp_path / "target"
+    if path.exists():
+        shutil.move(path, target)
     for _ in range(2):
-        place.symlink_to(target)
+        path.symlink_to(target)
         for open_ in (Store.open, Store.exists):
             with refused(UsageError, "store_link", re.escape(name)):
                 open_(guarded_root, is_shared=is_shared)
-        place.unlink()
+        path.unlink()
         if target.exists():
             (shutil.rmtree if target.is_dir() else os.unlink)(target)
     assert not target.exists()
@@ -321,9 +321,9 @@ def test_a_run_is_not_read_through_a_link(guarded_root: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "make", [lambda at, to: at.symlink_to(to), lambda at, to: at.symlink_to(to.parent / "no")]
+    "make", [lambda a, b: a.symlink_to(b), lambda a, b: a.symlink_to(b.parent / "no")]
 )
-def test_a_lock_put_there_while_a_store_is_open_is_not_followed(
+def test_link_replacing_an_open_lock_is_not_followed(
     guarded_root: Path, tmp_path: Path, make: Callable[[Path, Path], None]
 ) -> None:
     other = tmp_path / "other"
@@ -339,22 +339,18 @@ def test_a_lock_put_there_while_a_store_is_open_is_not_followed(
     assert not (tmp_path / "no").exists()
 
 
-def test_the_folder_may_be_reached_by_a_link_of_ones_own(
-    guarded_root: Path, tmp_path: Path
-) -> None:
-    """It was named on purpose; what it leads to is looked at as any folder."""
+def test_store_may_be_opened_through_own_link(guarded_root: Path, tmp_path: Path) -> None:
+    """The path is the user's choice. Its target is checked like any folder."""
     link = tmp_path / "link"
     link.symlink_to(guarded_root)
     with Store.open(link) as store:
         assert store.queries() == ("q",)
     guarded_root.chmod(0o777)
-    is_refused(link, "store_untrusted", "0777")
+    check_refused(link, "store_untrusted", "0777")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give links away")
-def test_the_folder_is_not_reached_by_another_users_link(
-    guarded_root: Path, tmp_path: Path
-) -> None:
+def test_another_users_link_is_refused(guarded_root: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(guarded_root)
     os.lchown(link, _STRANGER, _STRANGER)
@@ -363,7 +359,7 @@ def test_the_folder_is_not_reached_by_another_users_link(
             Store.open(link, is_shared=is_shared)
 
 
-def test_a_path_with_a_nul_is_a_mistake() -> None:
+def test_path_with_a_nul_is_refused() -> None:
     with refused(UsageError, "store_path"):
         Store.open(Path("a\0b"))
 
@@ -377,26 +373,26 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("umask")
-def test_files_and_folders_of_a_store_are_their_owners(tmp_path: Path) -> None:
+def test_store_is_private_under_any_umask(tmp_path: Path) -> None:
     root = tmp_path / "new" / "deeper" / ".impctl"
-    seen: set[str] = set()
+    names: set[str] = set()
     with Store.open(root) as store:
         generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-        for _ in range(2):  # while it is open, with SQLite's own files beside the catalog
+        for _ in range(2):  # while open, with SQLite's files beside the catalog
             with store.lock(0):
-                seen |= check(root)
+                names |= check(root)
             change = maintain(generation, 1, (0,), put=(("agg", 1, rows(LARGE, 2)),))
             generation = store.commit_maintain(change)
         store.collect(keep=1)
-        seen |= check(root)
-    seen |= check(root)
-    assert {"catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "lock", "state"} <= seen
+        names |= check(root)
+    names |= check(root)
+    assert {"catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm", "lock", "state"} <= names
     for parent in (root.parent, root.parent.parent):
         assert parent.stat().st_mode & 0o022 == 0
 
 
 def check(root: Path) -> set[str]:
-    """Nothing of it can even be read by others; the names of all there is."""
+    """Check that others cannot read anything; returns the names of all files and folders."""
     modes = {path.name: oct(path.stat().st_mode & 0o077) for path in [root, *root.rglob("*")]}
     assert modes == dict.fromkeys(modes, "0o0")
     return set(modes)

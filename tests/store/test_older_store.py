@@ -1,8 +1,8 @@
-"""A store that an earlier release wrote: today's code continues from it, or says that it cannot.
+"""A store of an earlier release: today's code continues from it, or recaptures with a reason.
 
 Each query of the archive is either maintained incrementally from its stored state, or recaptured
 with a reason code that docs/troubleshooting.md explains. Whatever happens, sketches equal those of
-a fresh capture, and answers equal DuckDB's. `tests.store.older.pack` wrote the archive.
+a fresh capture, and results equal DuckDB's. `tests.store.older.pack` wrote the archive.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ QUERIES = "grouping extremes first_rows join tree answer ranks absorption best_r
 TODAY = dict.fromkeys(QUERIES.split(), CONTINUES)
 """What today's code does with the stored state of each query of the archive.
 
-Code that can no longer use the state of a query has to recapture it, once, and to report a reason
-code, which stands here then. Nothing else in this test is to be relaxed.
+Code that can no longer use a query's state must recapture it once and report a reason code. Write
+that code here. Do not relax anything else in this test.
 """
 
 
@@ -53,7 +53,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """The archive, unpacked in the working directory."""
     with tarfile.open(ARCHIVE) as tar:
         tar.extractall(tmp_path, filter="data")
-    (tmp_path / ".impctl").chmod(0o700)  # whatever the umask: nobody else may write a store
+    (tmp_path / ".impctl").chmod(0o700)  # independent of the umask; others must not write a store
     (tmp_path / ".impctl" / "state").chmod(0o700)
     monkeypatch.chdir(tmp_path)
     return Cli(capsys, tmp_path / "workload.yaml")
@@ -82,9 +82,9 @@ class Stored:
         """The reason codes of the results."""
         return {result["reason_code"] for result in self._run("maintain", self.sql)}
 
-    def answers(self, *ways: str) -> dict[str, Counter[tuple[object, ...]]]:
-        """The rows of each query that is answered in one of these ways."""
-        some = [(name, by) for name, by in self.by.items() if by in ways]
+    def answers(self, *methods: str) -> dict[str, Counter[tuple[object, ...]]]:
+        """The rows of each query answered by one of these methods."""
+        some = [(name, by) for name, by in self.by.items() if by in methods]
         results = [self._run("query", [name], "--by", by)[0] for name, by in some]
         return {result["query"]: Counter(map(tuple, result["rows"])) for result in results}
 
@@ -97,7 +97,7 @@ class Stored:
         return {name: Counter(result) for name, result in rows.items()}
 
     def sketches(self, *arguments: str) -> dict[str, object]:
-        """Of each query, with the versions of its tables and the number of their rows."""
+        """The sketches of each query, with versions and row counts of its tables."""
         return {
             result["query"]: (
                 result["versions"],
@@ -108,12 +108,12 @@ class Stored:
         }
 
     def fresh_sketches(self) -> dict[str, object]:
-        """Those of a capture into another store."""
+        """The sketches of a new capture into another store."""
         self.cli.good("capture", *_only(self.sql), "--store", "fresh")
         return self.sketches("--store", "fresh")
 
     def recaptures(self) -> dict[str, list[str]]:
-        """The reason codes of recaptures since the archive; all other runs continued."""
+        """Reason codes of recaptures since the archive; checks that all other runs continued."""
         new = {name: runs[: len(runs) - self._before[name]] for name, runs in self._runs().items()}
         others = {run for runs in new.values() for run in runs if run[0] != "recapture"}
         assert others == {("exact", CONTINUES)}
@@ -130,7 +130,7 @@ class Stored:
         }
 
     def _run(self, command: str, names: Iterable[str], *arguments: str) -> list[dict[str, Any]]:
-        """The results. A recapture is allowed only where `TODAY` has one, and only once."""
+        """Run a command. Recaptures are allowed only as listed in `TODAY`, and once per query."""
         allowed = RECAPTURED.keys() - self._recaptured
         results = []
         for policy, some in (
@@ -138,9 +138,9 @@ class Stored:
             ("auto", [name for name in names if name in allowed]),
         ):
             if some:
-                ran = self.cli.good(command, *_only(some), *arguments, "--policy", policy)
-                self.warnings += ran.document["warnings"]
-                results += ran.results
+                run = self.cli.good(command, *_only(some), *arguments, "--policy", policy)
+                self.warnings += run.document["warnings"]
+                results += run.results
         self._recaptured |= {one["query"] for one in results if one["action"] == "recapture"}
         return results
 
@@ -150,7 +150,7 @@ def _only(names: Iterable[str]) -> list[str]:
 
 
 def grow() -> None:
-    """Shops old and new sell much, and all that was ever reached from a start leads elsewhere."""
+    """Insert many sales of old and new shops, and links from all nodes ever reached."""
     shops = [3, 3, 3, 3, 45, 45, 45, 61, *range(0, 60, 7)]
     numbers = range(len(shops))
     columns: dict[str, list[Any]] = {
@@ -169,13 +169,13 @@ def grow() -> None:
 
 
 def shrink() -> None:
-    """All sales of a range go and some of most shops, shops, and links of every age."""
+    """Delete all sales of a range, some of most shops, some shops, and old and new links."""
     delete("sales", "shop BETWEEN 18 AND 23 OR shop = 61 OR id % 9 = 4")
     delete("shops", "shop IN (3, 24, 27, 45, 57)")
     delete("links", "dst > 100 AND dst < 200 OR src = 70 OR src % 6 = 2")
 
 
-def test_queries_continue_or_are_recaptured_openly(cli: Cli) -> None:
+def test_queries_continue_or_are_recaptured(cli: Cli) -> None:
     stored = Stored(cli)
     answers = stored.answers_by_duckdb()
     assert stored.answers("state").items() <= answers.items()
@@ -189,7 +189,7 @@ def test_queries_continue_or_are_recaptured_openly(cli: Cli) -> None:
     assert not [name for name in grown if grown[name] == answers[name]]
 
     shrink()
-    shrunk = stored.answers("state", "engine")  # asking maintains first
+    shrunk = stored.answers("state", "engine")  # a query maintains first
     assert shrunk == stored.answers_by_duckdb()
     assert not [name for name in shrunk if shrunk[name] == grown[name]]
     assert stored.sketches() == stored.fresh_sketches()
@@ -206,11 +206,11 @@ def test_reasons_for_recaptures_are_documented() -> None:
     assert not [code for code in RECAPTURED.values() if f"| `{code}` |" not in page]
 
 
-def test_formats_newer_or_older_are_refused_and_left_alone(cli: Cli) -> None:
+def test_unsupported_formats_are_refused_unchanged(cli: Cli) -> None:
     stored = Stored(cli)
     sketches = stored.sketches()
     cli.good("capture", "--query", "grouping", "--store", "fresh")
-    known, own = _format("fresh"), _format(".impctl")
+    known, archived = _format("fresh"), _format(".impctl")
     _set_format(known + 1)
     newer = _contents()
     for command in ("status", "maintain", "query", "rewrite", "capture"):
@@ -222,7 +222,7 @@ def test_formats_newer_or_older_are_refused_and_left_alone(cli: Cli) -> None:
     refused = cli("status", "--query", "grouping")
     assert (refused.code, refused.error["code"]) == (2, "store_format_older")
     assert "supports formats from 9" in refused.error["message"]
-    _set_format(own)
+    _set_format(archived)
     assert stored.sketches() == sketches
 
 
@@ -237,7 +237,7 @@ def _set_format(number: int) -> None:
 
 
 def _contents() -> dict[str, bytes]:
-    """All files of the store but locks and what SQLite keeps of an open catalog."""
+    """All files of the store except locks and SQLite's files of an open catalog."""
     files = [path for path in Path(".impctl").rglob("*") if path.is_file()]
     kept = [path for path in files if not path.name.startswith(("lock", "catalog.sqlite-"))]
     return {str(path): path.read_bytes() for path in kept}
@@ -245,8 +245,8 @@ def _contents() -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.long)])
-def test_entries_that_this_release_does_not_write_are_state_corrupt(cli: Cli, step: int) -> None:
-    """Entries inside the state, one after the other: missing, renamed, or of another type."""
+def test_unknown_state_entries_are_state_corrupt(cli: Cli, step: int) -> None:
+    """Single state entries are missing, renamed or of another type."""
     if not HAS_DIAGRAMS:
         pytest.skip("the state of `absorption` cannot be loaded")
     shutil.copytree(".impctl", "whole")
@@ -262,26 +262,26 @@ def test_entries_that_this_release_does_not_write_are_state_corrupt(cli: Cli, st
             for commit in commits:
                 store.commit_maintain(commit)
         altered = {commit.query: commit.record.reason for commit in commits}
-        ran = cli("maintain", *_only(altered), "--policy", "incremental")
-        failures = ran.error.get("failures", [{"query": commits[0].query, **ran.error}])
+        run = cli("maintain", *_only(altered), "--policy", "incremental")
+        failures = run.error.get("failures", [{"query": commits[0].query, **run.error}])
         codes = {failure["query"]: failure["code"] for failure in failures}
-        assert (ran.code, codes) == (7, dict.fromkeys(altered, "state_corrupt")), altered
+        assert (run.code, codes) == (7, dict.fromkeys(altered, "state_corrupt")), altered
 
 
 def _altered(store: Store, query: str) -> Iterator[MaintainCommit]:
-    """Commits that alter one entry each; the reasons of their records say which."""
+    """Commits that alter one entry each, named in the record's reason."""
     stored = store.load(query)
     assert stored is not None
     (record,) = store.history(query, 1)
 
     def commit(
-        what: str, meta: Mapping[str, Any], drop: tuple[tuple[str, int], ...] = (), *put: Run
+        label: str, meta: Mapping[str, Any], drop: tuple[tuple[str, int], ...] = (), *put: Run
     ) -> MaintainCommit:
         return MaintainCommit(
             query=query,
             expected_generation=stored.generation,
             pins=stored.pins,
-            record=replace(record, reason=what),
+            record=replace(record, reason=label),
             put_runs=put,
             drop_runs=drop,
             state_meta=meta,
@@ -298,10 +298,10 @@ def _altered(store: Store, query: str) -> Iterator[MaintainCommit]:
         yield commit(f"{name} renamed", meta, ((name, sequence),), (f"{name}s", sequence, table))
         more = table.append_column("other", pa.array(range(len(table)), pa.int64()))
         yield commit(f"{name} with a column more", meta, (), (name, sequence, more))
-        for at, column in enumerate(table.column_names):
+        for position, column in enumerate(table.column_names):
             names = [f"{one}s" if one == column else one for one in table.column_names]
             renamed = table.rename_columns(names)
             yield commit(f"{name}.{column} renamed", meta, (), (name, sequence, renamed))
-            texts = pa.array([str(value) for value in table.column(at).to_pylist()])
-            retyped = table.set_column(at, column, texts)
+            texts = pa.array([str(value) for value in table.column(position).to_pylist()])
+            retyped = table.set_column(position, column, texts)
             yield commit(f"{name}.{column} as text", meta, (), (name, sequence, retyped))

@@ -1,4 +1,4 @@
-"""The public store: what goes in comes out, together or not at all."""
+"""The public store: commits are atomic and can be read back."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ from tests.store.builders import (
     run_names,
     sketches_at,
     state_of,
-    telling_steps,
+    steps_to_fail,
 )
 from tests.support.kept_workload import in_catalog
 from tests.support.run_cli import refused
 
 
-def test_capture_comes_back_as_it_went_in(root: Path) -> None:
-    given = capture()
+def test_capture_round_trip(root: Path) -> None:
+    saved = capture()
     with Store.open(root) as store:
-        assert store.commit_capture(given, {}, record("capture")) == 1
+        assert store.commit_capture(saved, {}, record("capture")) == 1
     with Store.open(root, create=False) as store:
-        held = store.load("q")
-        assert held is not None
+        copy = store.load("q")
+        assert copy is not None
         assert store.queries() == ("q",)
-    kept = ("query", "fingerprint", "sql", "mode", "pins", "sketches", "assumptions", "state_meta")
-    assert {name: getattr(held, name) for name in kept} == {n: getattr(given, n) for n in kept}
-    assert (held.query, held.fingerprint, held.sql, held.mode) == ("q", "f-1", "SELECT 1", "exact")
-    assert (held.generation, held.versions) == (1, {"sales": 0})
-    assert held.captured_at == held.maintained_at > 0
+    keys = ("query", "fingerprint", "sql", "mode", "pins", "sketches", "assumptions", "state_meta")
+    assert {name: getattr(copy, name) for name in keys} == {n: getattr(saved, n) for n in keys}
+    assert (copy.query, copy.fingerprint, copy.sql, copy.mode) == ("q", "f-1", "SELECT 1", "exact")
+    assert (copy.generation, copy.versions) == (1, {"sales": 0})
+    assert copy.captured_at == copy.maintained_at > 0
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_capture_comes_back_as_it_went_in(root: Path) -> None:
         RangePartition("t", "n", STRING, ()),
     ],
 )
-def test_partitions_come_back_exactly(root: Path, partition: RangePartition) -> None:
+def test_partition_round_trip(root: Path, partition: RangePartition) -> None:
     sketch = StoredSketch("t#1", "t", "x", partition, RangeSet.of([0], partition.size))
-    given = replace(capture(), pins=(pin(3, "t"),), sketches=(sketch,))
+    stored = replace(capture(), pins=(pin(3, "t"),), sketches=(sketch,))
     with Store.open(root) as store:
-        store.commit_capture(given, {}, record())
-        held = store.load("q")
-    assert held.sketches == (sketch,)
-    assert [type(b) for b in held.sketches[0].partition.boundaries] == [
+        store.commit_capture(stored, {}, record())
+        loaded = store.load("q")
+    assert loaded.sketches == (sketch,)
+    assert [type(b) for b in loaded.sketches[0].partition.boundaries] == [
         type(b) for b in partition.boundaries
     ]
 
 
-def test_absent_store_looks_empty_and_stays_absent(root: Path) -> None:
+def test_absent_store_is_empty_and_not_created(root: Path) -> None:
     assert not Store.exists(root)
     with Store.open(root, create=False) as store:
         assert store.load("q") is store.load_kept("q", 1) is None
@@ -101,15 +101,15 @@ def test_files_are_private(store: Store, root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 5, 1000, LARGE, 3 * LARGE + 1])
-def test_runs_come_back_as_they_went_in(root: Path, count: int) -> None:
-    given = rows(count)
+def test_run_round_trip(root: Path, count: int) -> None:
+    stored = rows(count)
     with Store.open(root) as store:
-        store.commit_capture(capture(), {"agg": [(4, given), (2, rows(3))]}, record())
+        store.commit_capture(capture(), {"agg": [(4, stored), (2, rows(3))]}, record())
         state = state_of(store, "q")
         refs = store.run_refs("q")
     assert list(state) == ["agg"]
     assert [sequence for sequence, _ in state["agg"]] == [2, 4]
-    assert state["agg"][1][1].equals(given)
+    assert state["agg"][1][1].equals(stored)
     assert [(ref.sequence, ref.rows, ref.is_file) for ref in refs] == [
         (2, 3, False),
         (4, count, count >= LARGE),
@@ -117,27 +117,27 @@ def test_runs_come_back_as_they_went_in(root: Path, count: int) -> None:
 
 
 def test_chunked_and_sliced_rows_are_stored_whole(root: Path) -> None:
-    given = pa.concat_tables([rows(LARGE, 1).slice(7), rows(5, 2)])
+    stored = pa.concat_tables([rows(LARGE, 1).slice(7), rows(5, 2)])
     with Store.open(root) as store:
-        runs = {"a": [(0, given)], "b": [(0, rows(9).slice(3, 2))]}
+        runs = {"a": [(0, stored)], "b": [(0, rows(9).slice(3, 2))]}
         store.commit_capture(capture(), runs, record())
         state = state_of(store, "q")
-    assert state["a"][0][1].equals(given)
+    assert state["a"][0][1].equals(stored)
     assert all(column.num_chunks == 1 for column in state["a"][0][1].itercolumns())
     assert state["b"][0][1].equals(rows(9).slice(3, 2))
 
 
-def test_maintain_moves_sketch_state_and_version_together(store: Store) -> None:
+def test_maintain_commits_sketch_state_and_version(store: Store) -> None:
     first = store.commit_capture(capture(), {"agg": [(0, rows(5))]}, record("capture"))
     change = maintain(first, 7, (1, 2, 3), put=(("agg", 1, rows(2, 1)), ("top", 0, rows(1))))
     second = store.commit_maintain(change)
-    held = store.load("q")
+    stored = store.load("q")
     state = state_of(store, "q")
-    assert second == held.generation == first + 1
-    assert (held.versions, held.state_meta) == ({"sales": 7}, {"at": 7})
-    (sketch,) = held.sketches
+    assert second == stored.generation == first + 1
+    assert (stored.versions, stored.state_meta) == ({"sales": 7}, {"at": 7})
+    (sketch,) = stored.sketches
     assert (sketch.ranges, sketch.partition) == (ranges(1, 2, 3), PARTITION)
-    assert held.assumptions == capture().assumptions
+    assert stored.assumptions == capture().assumptions
     assert [sequence for sequence, _ in state["agg"]] == [0, 1]
     assert state["top"][0][1].equals(rows(1))
 
@@ -151,7 +151,7 @@ def test_dropped_and_replaced_files_are_removed_at_once(store: Store, root: Path
     store.commit_maintain(change)
     result = state_of(store, "q")["agg"]
     assert len(run_names(root)) == 2
-    assert mapped.equals(rows(LARGE))  # a mapped run outlives its name
+    assert mapped.equals(rows(LARGE))  # a mapped run stays readable after removal
     assert [sequence for sequence, _ in result] == [1, 2]
     assert result[0][1].equals(rows(LARGE, 9))
 
@@ -180,7 +180,7 @@ def test_a_recaptured_query_never_repeats_a_generation(store: Store) -> None:
         store.commit_maintain(maintain(old, 1, (0,)))
 
 
-def test_a_capture_leaves_what_others_have(store: Store, root: Path) -> None:
+def test_capture_keeps_state_of_other_queries(store: Store, root: Path) -> None:
     store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
     store.commit_capture(capture("other"), {"agg": [(0, rows(LARGE))]}, record())
     store.commit_capture(capture(version=1), {}, record())
@@ -204,17 +204,13 @@ def test_recapture_replaces_state_and_keeps_old_versions_usable(store: Store, ro
     [{"fingerprint": "f-2"}, {"pins": (pin(2, table_id="t-2"),)}],
     ids=["another query", "another table"],
 )
-def test_recapture_of_something_else_forgets_old_versions(
-    store: Store, change: dict[str, object]
-) -> None:
+def test_recapture_of_another_query_drops_versions(store: Store, change: dict[str, object]) -> None:
     store.commit_capture(capture(), {}, record())
     store.commit_capture(replace(capture(version=2), **change), {}, record())  # type: ignore[arg-type]
     assert (_ids_at(store, 0), _ids_at(store, 2)) == (None, (2, 3))
 
 
-def test_kept_versions_have_unchanged_sketches_and_their_own_basis(
-    store: Store, root: Path
-) -> None:
+def test_kept_versions_have_their_sketch_and_basis(store: Store, root: Path) -> None:
     generation = store.commit_capture(capture(ids=(1,)), {}, record())
     for version, ids in ((1, None), (2, (1,)), (3, (1, 2)), (5, None)):
         generation = store.commit_maintain(maintain(generation, version, ids))
@@ -228,7 +224,7 @@ def test_kept_versions_have_unchanged_sketches_and_their_own_basis(
     assert in_catalog(root, "SELECT count(*) FROM sketch") == [(2,)]
 
 
-def test_a_kept_version_has_the_assumptions_of_its_own_capture(store: Store) -> None:
+def test_kept_version_has_assumptions_of_its_capture(store: Store) -> None:
     first = store.commit_capture(capture(), {}, record())
     later = store.commit_maintain(maintain(first, 1))
     store.commit_capture(replace(capture(version=2), assumptions=()), {}, record())
@@ -238,7 +234,7 @@ def test_a_kept_version_has_the_assumptions_of_its_own_capture(store: Store) -> 
     assert store.load("q").assumptions == ()
 
 
-def test_the_same_versions_reached_twice_are_both_there(store: Store) -> None:
+def test_same_versions_may_be_kept_twice(store: Store) -> None:
     first = store.commit_capture(capture(ids=(1,)), {}, record())
     second = store.commit_capture(capture(ids=(2,)), {}, record())
     assert [kept.generation for kept in store.kept("q", {"sales": 0})] == [second, first]
@@ -246,7 +242,7 @@ def test_the_same_versions_reached_twice_are_both_there(store: Store) -> None:
     assert ids == [(1,), (2,)]
 
 
-def test_a_commit_without_a_basis_is_not_offered(store: Store, root: Path) -> None:
+def test_commit_without_basis_is_not_kept(store: Store, root: Path) -> None:
     first = store.commit_capture(replace(capture(), basis=None), {}, record())
     store.commit_maintain(maintain(first, 1))
     assert [kept.versions for kept in store.kept("q")] == [{"sales": 1}]
@@ -271,12 +267,12 @@ def test_history_is_newest_first_and_outlives_recapture(root: Path) -> None:
         assert store.history("q", 1) == history[:1]
 
 
-def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> None:
+def test_readers_see_last_commit_during_a_write(root: Path) -> None:
     with Store.open(root) as writer, Store.open(root, create=False) as reader:
         generation = writer.commit_capture(capture(), {}, record())
         with writer.lock(1), writer._catalog.writing():
-            held = reader.load("q")
-        assert held.generation == generation
+            stored = reader.load("q")
+        assert stored.generation == generation
 
 
 @pytest.mark.parametrize(
@@ -290,7 +286,7 @@ def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> No
         ({"pins": (pin(1), pin(1, "other"))}, "pins_differ"),
     ],
 )
-def test_what_does_not_fit_the_capture_is_refused_whole(
+def test_mismatched_commits_are_refused(
     store: Store, root: Path, change: dict[str, object], code: str
 ) -> None:
     generation = store.commit_capture(capture(), {"agg": [(0, rows(3))]}, record())
@@ -314,14 +310,14 @@ def test_a_commit_writes_in_proportion_to_the_change(store: Store, root: Path) -
     assert len(run_names(root)) == 1
 
 
-def test_use_after_close_is_a_plain_error(root: Path) -> None:
+def test_use_after_close_is_an_error(root: Path) -> None:
     store = Store.open(root)
     store.close()
     with pytest.raises(StorageError):
         store.load("q")
 
 
-def test_load_runs_says_which_file_is_missing(store: Store, root: Path) -> None:
+def test_missing_run_file_is_named(store: Store, root: Path) -> None:
     store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
     name = run_names(root).pop()
     (root / "state" / name).unlink()
@@ -334,7 +330,7 @@ def test_load_runs_says_which_file_is_missing(store: Store, root: Path) -> None:
 QUERIES = ("a", "b", "c")
 
 
-def prepared(root: Path) -> Path:
+def prepare(root: Path) -> Path:
     with Store.open(root) as store:
         for query in QUERIES:
             store.commit_capture(capture(query), {"agg": [(0, rows(LARGE))]}, record("capture"))
@@ -348,15 +344,15 @@ def move(store: Store, query: str, generation: int = 1) -> None:
 
 
 def generations(root: Path) -> list[int]:
-    """Where each query stands, its state read and every file that nothing refers to gone."""
+    """The generation of each query; checks state and that no unreferenced files exist."""
     with Store.open(root) as store, store.lock(1.0):
         result = []
         for query in QUERIES:
-            held = store.load(query)
+            stored = store.load(query)
             ((_, table),) = state_of(store, query)["agg"]
-            assert table.equals(rows(LARGE, held.generation - 1))
-            assert held.versions == {"sales": held.generation - 1}
-            result.append(held.generation)
+            assert table.equals(rows(LARGE, stored.generation - 1))
+            assert stored.versions == {"sales": stored.generation - 1}
+            result.append(stored.generation)
         assert len(run_names(root)) == sum(referenced(store, query) for query in QUERIES)
         return result
 
@@ -371,8 +367,8 @@ class Counting(RealDisk):
         super().commit(connection)
 
 
-def test_many_commits_are_synced_once_and_read_inside(tmp_path: Path) -> None:
-    root, disk = prepared(tmp_path / "s"), Counting()
+def test_many_commits_are_synced_once(tmp_path: Path) -> None:
+    root, disk = prepare(tmp_path / "s"), Counting()
     with Store.open(root, disk=disk) as store, store.lock(1.0):
         with store.together():
             assert store.load("a") is not None
@@ -387,8 +383,8 @@ def test_many_commits_are_synced_once_and_read_inside(tmp_path: Path) -> None:
     assert generations(root) == [3, 3, 3]
 
 
-def test_one_that_fails_takes_only_itself_back(tmp_path: Path) -> None:
-    root = prepared(tmp_path / "s")
+def test_failed_commit_rolls_back_alone(tmp_path: Path) -> None:
+    root = prepare(tmp_path / "s")
     with Store.open(root) as store, store.lock(1.0), store.together():
         move(store, "a")
         with pytest.raises(RetryableError):
@@ -397,23 +393,23 @@ def test_one_that_fails_takes_only_itself_back(tmp_path: Path) -> None:
     assert generations(root) == [2, 1, 2]
 
 
-def interrupted(store: Store) -> None:
+def interrupted_transaction(store: Store) -> None:
     with store.together():
         move(store, "a")
         raise KeyboardInterrupt
 
 
-def test_what_was_done_before_an_interrupt_is_kept(tmp_path: Path) -> None:
-    root = prepared(tmp_path / "s")
+def test_commits_before_an_interrupt_are_kept(tmp_path: Path) -> None:
+    root = prepare(tmp_path / "s")
     with Store.open(root) as store, store.lock(1.0):
         with pytest.raises(KeyboardInterrupt):
-            interrupted(store)
+            interrupted_transaction(store)
         move(store, "b")
     assert generations(root) == [2, 2, 1]
 
 
-def test_what_is_only_looked_at_inside_changes_nothing(tmp_path: Path) -> None:
-    root = prepared(tmp_path / "s")
+def test_collectable_changes_nothing(tmp_path: Path) -> None:
+    root = prepare(tmp_path / "s")
     with Store.open(root) as store, store.lock(1.0), store.together():
         move(store, "a")
         assert store.collectable(keep=1).versions
@@ -423,38 +419,41 @@ def test_what_is_only_looked_at_inside_changes_nothing(tmp_path: Path) -> None:
 
 
 @FAILURES
-def test_all_or_none_of_them_hold_after_a_failure_at_every_step(
+def test_transaction_is_atomic_at_each_failing_step(
     tmp_path: Path, failure: type[Crash], late: bool
 ) -> None:
-    master = prepared(tmp_path / "prepared")
+    master = prepare(tmp_path / "prepared")
     probe = FailingDisk(no_space)
     shutil.copytree(master, tmp_path / "probe")
-    together(tmp_path / "probe", probe, -1)
+    maintain_together(tmp_path / "probe", probe, -1)
     assert {"create", "sync", "sync_folder", "begin", "commit", "remove"} <= set(probe.steps)
     assert probe.steps.count("commit") == 1
     outcomes = set()
-    for at, step in telling_steps(probe.steps):
-        root = tmp_path / f"{at}"
+    for i, step in steps_to_fail(probe.steps):
+        root = tmp_path / f"{i}"
         shutil.copytree(master, root)
-        disk, told = FailingDisk(failure, late=late), True
+        disk, done = FailingDisk(failure, late=late), True
         try:
-            together(root, disk, at)
+            maintain_together(root, disk, i)
         except (Crash, StorageError):
-            told = False
-        held = generations(root)
+            done = False
+        stored = generations(root)
         is_one = failure is Crash or step == "commit"
-        assert len(set(held)) == 1 if is_one else held == sorted(held, reverse=True), (step, held)
-        assert not told or held == [2, 2, 2], (step, held)
-        outcomes.add(held[0])
+        assert len(set(stored)) == 1 if is_one else stored == sorted(stored, reverse=True), (
+            step,
+            stored,
+        )
+        assert not done or stored == [2, 2, 2], (step, stored)
+        outcomes.add(stored[0])
     assert outcomes == {1, 2}
 
 
-def together(root: Path, disk: FailingDisk, at: int) -> None:
-    """All queries moved by one transaction, with the failure at a step."""
+def maintain_together(root: Path, disk: FailingDisk, failing_step: int) -> None:
+    """Maintain all queries in one transaction, with a failure at a step."""
     store = Store.open(root, disk=disk)
     try:
         with store.lock(1.0):
-            disk.arm(at)
+            disk.arm(failing_step)
             with store.together():
                 for query in QUERIES:
                     move(store, query)
@@ -463,26 +462,26 @@ def together(root: Path, disk: FailingDisk, at: int) -> None:
         store.close()
 
 
-def given_up(store: Store) -> None:
+def rolled_back_transaction(store: Store) -> None:
     with store.together():
         move(store, "a")
-        # As SQLite itself does where a write finds no room.
+        # SQLite does this itself if the disk is full.
         with store._catalog.writing() as connection:
             connection.execute("ROLLBACK")
         with pytest.raises(StorageError, match="rolled back"):
             move(store, "b")
 
 
-def test_a_transaction_that_sqlite_ends_is_told_and_takes_all_back(tmp_path: Path) -> None:
-    root = prepared(tmp_path / "s")
-    is_told = pytest.raises(StorageError, match="rolled back")
-    with Store.open(root) as store, store.lock(1.0), is_told:
-        given_up(store)
+def test_transaction_ended_by_sqlite_rolls_back_all(tmp_path: Path) -> None:
+    root = prepare(tmp_path / "s")
+    fails = pytest.raises(StorageError, match="rolled back")
+    with Store.open(root) as store, store.lock(1.0), fails:
+        rolled_back_transaction(store)
     assert generations(root) == [1, 1, 1]
 
 
-def test_runs_that_went_missing_are_noticed_by_the_next_commit(tmp_path: Path) -> None:
-    root = prepared(tmp_path / "s")
+def test_next_commit_notices_missing_runs(tmp_path: Path) -> None:
+    root = prepare(tmp_path / "s")
     in_catalog(root, "DELETE FROM run WHERE query_id = 1")
     with Store.open(root) as store, pytest.raises(StateCorruptError):
         store.commit_maintain(maintain(1, 1, (0,), query="a"))
@@ -494,24 +493,24 @@ def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
 
 
 def _over_other_ranges(query: str) -> NewCapture:
-    """A capture of another definition, over a partition of its own."""
+    """A capture of another definition, over another partition."""
     other = RangePartition("sales", "price", LONG, (1, 2))
     sketch = StoredSketch(ACCESS, "sales", "price", other, RangeSet.of((0,), other.size))
     return replace(capture(query), fingerprint="f-2", sketches=(sketch,))
 
 
 @pytest.mark.slow
-def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
+def test_latest_sketch_versions_are_kept(root: Path) -> None:
     changes = {3: (1,), 7: (1, 2), 20: (0,)}
     with Store.open(root) as store:
         generation = store.commit_capture(capture(ids=(4,)), {}, record())
         for version in range(1, 31):
             generation = store.commit_maintain(maintain(generation, version, changes.get(version)))
         before = {version: _ids_at(store, version) for version in range(31)}
-        would = store.collectable(20)
+        collectable = store.collectable(20)
         assert {version: _ids_at(store, version) for version in range(31)} == before
-        assert store.collect(keep=20) == would
-        ((old, count, size),) = [(o.query, o.count, o.bytes) for o in would.versions]
+        assert store.collect(keep=20) == collectable
+        ((old, count, size),) = [(o.query, o.count, o.bytes) for o in collectable.versions]
         assert (old, count) == ("q", 11)
         assert size > 11 * len('{"sales": 0}')
         after = {version: _ids_at(store, version) for version in range(31)}
@@ -521,7 +520,7 @@ def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
+def test_current_sketch_is_never_collected(store: Store, keep: int) -> None:
     store.commit_maintain(maintain(store.commit_capture(capture(), {}, record()), 1))
     store.collect(keep=keep)
     assert _ids_at(store, 1) == (2, 3)
@@ -529,7 +528,7 @@ def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
     assert store.load("q") is not None
 
 
-def test_sketches_of_earlier_captures_go_with_their_partitions(store: Store) -> None:
+def test_old_sketches_and_partitions_are_collected(store: Store) -> None:
     store.commit_capture(capture("other"), {}, record())
     store.commit_maintain(maintain(store.commit_capture(capture(), {}, record()), 1, (0,)))
     store.commit_capture(capture(version=2, ids=(1,)), {}, record())
@@ -549,28 +548,28 @@ def test_only_run_files_without_a_run_are_removed(store: Store, root: Path) -> N
     with store.lock(0):
         (root / "state" / "left.arrow").write_bytes(b"12345")
         (root / "state" / "notes.txt").write_text("mine")
-        left = root / "state" / "left.arrow"
-        assert store.collectable().files == (Leftover(left, 5),)
+        leftover = root / "state" / "left.arrow"
+        assert store.collectable().files == (Leftover(leftover, 5),)
         assert run_names(root) == {used, "left.arrow", "notes.txt"}
         collect = store.collect()
-    assert collect.files == (Leftover(left, 5, removed=True),)
+    assert collect.files == (Leftover(leftover, 5, removed=True),)
     assert run_names(root) == {used, "notes.txt"}
 
 
-def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
+def test_unremovable_file_is_reported(root: Path) -> None:
     disk = FailingDisk(no_space)
     with Store.open(root, disk=disk) as store:
         store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
         for name in ("a.arrow", "b.arrow"):
             (root / "state" / name).write_bytes(b"12345")
-        disk.arm(1)  # after the note on the lock comes the first removal
+        disk.arm(1)  # the first removal is after the note on the lock
         assert [file.removed for file in store.collect().files] == [False, True]
         assert (root / "state" / "a.arrow").exists()
         disk.arm(-1)
         assert [file.path.name for file in store.collect().files] == ["a.arrow"]
 
 
-def test_collecting_gives_space_back(store: Store, root: Path) -> None:
+def test_collecting_frees_space(store: Store, root: Path) -> None:
     runs = {"agg": [(i, rows(2000, i)) for i in range(60)]}
     store.commit_capture(capture(), runs, record())
     store.collect()

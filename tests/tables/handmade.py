@@ -1,4 +1,4 @@
-"""Delta tables whose log is written by hand, their rows as bags, and bounds by definition."""
+"""Delta tables with handwritten logs, rows as bags, and bounds by definition."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def metadata(
 
 
 def protocol(*reader: str, writer: Sequence[str] = ()) -> dict[str, Any]:
-    """A protocol action; reader features make it a table of version 3 and 7."""
+    """A protocol action. With features, it requires reader 3 and writer 7."""
     if not reader and not writer:
         return {"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}
     return {
@@ -81,11 +81,11 @@ def add(path: str, rows: int, size: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def stats(rows: int, nulls: Mapping[str, int] | None = None, **limits: Sequence[Any]) -> str:
-    """Statistics of a file: its rows, NULLs by column, the least and the greatest value of some."""
+    """Statistics of a file: row count, NULLs by column, minima and maxima by column."""
     least = {name: low for name, (low, _) in limits.items()}
     greatest = {name: high for name, (_, high) in limits.items()}
-    told = {"numRecords": rows, "minValues": least, "maxValues": greatest}
-    return json.dumps(told if nulls is None else {**told, "nullCount": nulls})
+    result = {"numRecords": rows, "minValues": least, "maxValues": greatest}
+    return json.dumps(result if nulls is None else {**result, "nullCount": nulls})
 
 
 def remove(path: str, **more: Any) -> dict[str, Any]:
@@ -97,13 +97,13 @@ def create(
     columns: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *actions: Mapping[str, Any],
     features: Sequence[str] = (),
-    **about: Any,
+    **options: Any,
 ) -> str:
-    """Write version 0 of a table, of columns by name and kind or of fields; returns its path."""
+    """Write version 0 of a table from column types or fields; returns its path."""
     fields = columns
     if isinstance(columns, Mapping):
         fields = [field(name, kind) for name, kind in columns.items()]
-    commit(table, 0, protocol(*features), metadata(fields, **about), *actions)
+    commit(table, 0, protocol(*features), metadata(fields, **options), *actions)
     return str(table)
 
 
@@ -124,7 +124,7 @@ def commit(table: Path | str, version: int, *actions: Mapping[str, Any]) -> None
 
 
 def write_file(table: Path, name: str, data: pa.Table, **options: Any) -> str:
-    """Write a data file; returns its name as the log spells it."""
+    """Write a data file; returns its name as in the log."""
     table.mkdir(parents=True, exist_ok=True)
     target = table / name
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,9 +141,9 @@ def added(
 
 
 def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> None:
-    """Turns the checkpoint of a version into one with a side file (V2); the top may name another.
+    """Turn a version's checkpoint into one with a sidecar file (V2), at the path `side_file`.
 
-    The entries up to it are removed, so that nothing but the checkpoint tells what they told.
+    Log entries up to this version are removed, so only the checkpoint has their contents.
     """
     folder = table / "_delta_log"
     classic = folder / f"{version:020}.checkpoint.parquet"
@@ -152,19 +152,19 @@ def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> 
     written = folder / "_sidecars" / "s.parquet"
     pq.write_table(adds.filter(pc.is_valid(adds.column("add"))), written)
     tops = [a for a in actions_of(table, 0) if "protocol" in a or "metaData" in a]
-    (spoken,) = (action["protocol"] for action in tops if "protocol" in action)
+    (supported,) = (action["protocol"] for action in tops if "protocol" in action)
     for kind in ("readerFeatures", "writerFeatures"):
-        spoken[kind] = [*spoken[kind], "v2Checkpoint"]
-    named = {"path": side_file, "sizeInBytes": written.stat().st_size, "modificationTime": 0}
+        supported[kind] = [*supported[kind], "v2Checkpoint"]
+    sidecar = {"path": side_file, "sizeInBytes": written.stat().st_size, "modificationTime": 0}
     name = f"{version:020}.checkpoint.{UUID(int=version)}.json"
-    lines = [{"checkpointMetadata": {"version": version}}, *tops, {"sidecar": named}]
+    lines = [{"checkpointMetadata": {"version": version}}, *tops, {"sidecar": sidecar}]
     (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
     last = {"path": name, "sizeInBytes": 1, "modificationTime": 0, "sidecarFiles": []}
-    about = {"version": version, "size": len(lines), "v2Checkpoint": last}
-    (folder / "_last_checkpoint").write_text(json.dumps(about))
+    checkpoint = {"version": version, "size": len(lines), "v2Checkpoint": last}
+    (folder / "_last_checkpoint").write_text(json.dumps(checkpoint))
     classic.unlink()
-    for at in range(version + 1):
-        entry(table, at).unlink()
+    for old_version in range(version + 1):
+        entry(table, old_version).unlink()
     commit(table, version + 1, {"commitInfo": {}})
 
 
@@ -182,11 +182,11 @@ _TYPES = {
     pa.timestamp("us", tz="UTC"): "timestamp",
 }
 Doomed = Callable[[pa.Table], Any]
-"""Says of each row (partition columns included) whether it goes."""
+"""Returns for each row (with partition columns) whether to delete it."""
 
 
 class VectoredTable:
-    """A table on disk, its live files and the rows deleted of each."""
+    """A table on disk, its live files, and each file's deleted rows."""
 
     def __init__(
         self, path: Path, rows: pa.Table, *, by: Sequence[str] = (), feed: bool = False
@@ -211,31 +211,31 @@ class VectoredTable:
         )
 
     def append(self, rows: pa.Table) -> None:
-        """A commit of new files."""
+        """Commit new files."""
         self._commit(self._added(rows))
 
     def delete(self, doomed: Doomed) -> None:
-        """A commit of new deletion vectors; files without a row left are removed."""
+        """Commit new deletion vectors. Files without remaining rows are removed."""
         self._commit(self._deleted(doomed)[0])
 
     def update(self, doomed: Doomed, changed: Callable[[pa.Table], pa.Table]) -> None:
-        """Rows in a new form: deleted by vectors and appended, in one commit."""
-        actions, gone = self._deleted(doomed)
-        self._commit([*actions, *self._added(changed(gone))])
+        """Update rows in one commit: delete the old ones by vectors and append the new ones."""
+        actions, deleted = self._deleted(doomed)
+        self._commit([*actions, *self._added(changed(deleted))])
 
     def drop(self, partition: str) -> None:
-        """A commit that removes the files of a folder such as `p=a`, vectors or not."""
-        gone = [name for name in self._files if name.startswith(f"{partition}/")]
-        self._commit([_removed(self._files.pop(name)[0]["add"]) for name in gone])
+        """Commit the removal of all files of a folder such as `p=a`."""
+        names = [name for name in self._files if name.startswith(f"{partition}/")]
+        self._commit([_removed(self._files.pop(name)[0]["add"]) for name in names])
 
-    def remove_bare(self, partition: str, **told: Any) -> None:
-        """A commit that removes the one file of a folder and tells no more of it than this."""
+    def remove_bare(self, partition: str, **metadata: Any) -> None:
+        """Commit the removal of a folder's only file, with only this metadata."""
         (name,) = (name for name in self._files if name.startswith(f"{partition}/"))
-        self._commit([remove(self._files.pop(name)[0]["add"]["path"], **told)])
+        self._commit([remove(self._files.pop(name)[0]["add"]["path"], **metadata)])
 
     def rows(self) -> pa.Table:
         """All live rows."""
-        parts = [_without(rows, gone) for _, rows, gone in self._files.values()]
+        parts = [_without(rows, deleted) for _, rows, deleted in self._files.values()]
         return pa.concat_tables([self.schema.empty_table(), *parts])
 
     def _commit(self, actions: Sequence[Mapping[str, Any]]) -> None:
@@ -259,42 +259,42 @@ class VectoredTable:
 
     def _deleted(self, doomed: Doomed) -> tuple[list[dict[str, Any]], pa.Table]:
         actions: list[dict[str, Any]] = []
-        lost = [self.schema.empty_table()]
-        for name, (action, rows, gone) in list(self._files.items()):
+        deleted_rows = [self.schema.empty_table()]
+        for name, (action, rows, deleted) in list(self._files.items()):
             mask = np.asarray(pc.fill_null(doomed(rows), False))
-            more = frozenset(np.flatnonzero(mask).tolist()) - gone
-            if not more:
+            new = frozenset(np.flatnonzero(mask).tolist()) - deleted
+            if not new:
                 continue
-            lost.append(rows.take(sorted(more)))
+            deleted_rows.append(rows.take(sorted(new)))
             actions.append(_removed(action["add"]))
-            if len(gone | more) == len(rows):
+            if len(deleted | new) == len(rows):
                 del self._files[name]
                 continue
-            added = {"add": {**action["add"], "deletionVector": vector(sorted(gone | more))}}
-            self._files[name] = (added, rows, gone | more)
+            added = {"add": {**action["add"], "deletionVector": vector(sorted(deleted | new))}}
+            self._files[name] = (added, rows, deleted | new)
             actions.append(added)
-        return actions, pa.concat_tables(lost)
+        return actions, pa.concat_tables(deleted_rows)
 
 
 def _removed(added: Mapping[str, Any]) -> dict[str, Any]:
-    """What Spark writes to remove a file: all that it knows of it, its vector too."""
-    told = ("partitionValues", "size", "stats", "deletionVector")
-    known = {key: added[key] for key in told if key in added}
+    """A remove action with all metadata, as Spark writes it."""
+    keys = ("partitionValues", "size", "stats", "deletionVector")
+    known = {key: added[key] for key in keys if key in added}
     return remove(added["path"], extendedFileMetadata=True, **known)
 
 
 def _partitioned(rows: pa.Table, by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
-    """The rows of each partition, with the text of its values."""
+    """Rows by partition, with the partition values as text."""
     keys = rows.select(list(by)).to_pylist() if by else [{}] * len(rows)
     result: dict[str, tuple[dict[str, str | None], list[int]]] = {}
-    for at, key in enumerate(keys):
+    for position, key in enumerate(keys):
         values = {name: None if value is None else str(value) for name, value in key.items()}
-        result.setdefault(repr(values), (values, []))[1].append(at)
-    return [(values, rows.take(at)) for values, at in result.values()]
+        result.setdefault(repr(values), (values, []))[1].append(position)
+    return [(values, rows.take(position)) for values, position in result.values()]
 
 
-def _without(rows: pa.Table, gone: frozenset[int]) -> pa.Table:
-    return rows.take([at for at in range(len(rows)) if at not in gone])
+def _without(rows: pa.Table, deleted: frozenset[int]) -> pa.Table:
+    return rows.take([i for i in range(len(rows)) if i not in deleted])
 
 
 def _statistics(rows: pa.Table) -> dict[str, Any]:
@@ -308,7 +308,7 @@ def _statistics(rows: pa.Table) -> dict[str, Any]:
 
 
 def bitmap_of(positions: Sequence[int], upper: int = 0) -> bytes:
-    """One array container of a roaring bitmap; all positions are `upper` times 2^32 higher."""
+    """A roaring bitmap with one array container; positions are shifted by `upper` * 2^32."""
     values = struct.pack(f"<{len(positions)}H", *positions)
     bitmap = struct.pack("<IIHHI", _NO_RUNS, 1, 0, len(positions) - 1, 16) + values
     return struct.pack("<iqi", _MAGIC, 1, upper) + bitmap
@@ -323,7 +323,7 @@ def z85(data: bytes) -> str:
 
 
 def vector(positions: Sequence[int], upper: int = 0) -> dict[str, Any]:
-    """An inline deletion vector of these positions."""
+    """An inline deletion vector with these positions."""
     data = bitmap_of(positions, upper)
     return {
         "storageType": "i",
@@ -344,7 +344,7 @@ def bag(table: pa.Table) -> Bag:
 
 
 def weighted_bag(table: pa.Table, weights: Iterable[int]) -> Bag:
-    """Each distinct row with the sum of its weights; rows that cancel out are left out."""
+    """Each distinct row with the sum of its weights, without zero sums."""
     total: Counter[str] = Counter()
     for row, weight in zip(_rows(table), weights, strict=True):
         total[row] += int(weight)
@@ -372,7 +372,7 @@ def fixture_folder() -> Path:
 
 
 def fixture_tables() -> Sequence[object]:
-    """The tables written by Spark and others, one parameter each; one skipped one where absent."""
+    """Parameters for the tables written by Spark and others; one skipped parameter if absent."""
     folder = fixture_folder()
     if not folder.is_dir():
         reason = f"no Delta fixture tables in {folder}; name their folder in IMPCTL_FIXTURES"
@@ -381,7 +381,7 @@ def fixture_tables() -> Sequence[object]:
 
 
 def fixture_table(name: str) -> Path:
-    """One of them; the test is skipped, with the reason, where they are absent."""
+    """The path of a fixture table. Skips the test if it is absent."""
     path = fixture_folder() / name
     if not path.is_dir():
         pytest.skip(f"no Delta fixture table {path}; name their folder in IMPCTL_FIXTURES")
@@ -389,7 +389,7 @@ def fixture_table(name: str) -> Path:
 
 
 def opened(path: Path | str) -> DeltaSource:
-    """The table at its newest version, as `t`."""
+    """Open the table at its newest version, as `t`."""
     return open_source("t", str(path))
 
 
@@ -400,20 +400,20 @@ def of_file(
     more: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Snapshot:
-    """A table of one file, which is `data`."""
+    """Create a table whose only file has these rows."""
     create(path, columns, added(path, "a.parquet", data, more, **options))
     return opened(path).snapshot()
 
 
 def written(path: Path, *files: pa.Table, **options: Any) -> Snapshot:
-    """A table of these files, as deltalake writes it."""
+    """Write a table with deltalake, one file per Arrow table."""
     for rows in files:
         write_deltalake(str(path), rows, mode="append", **options)
     return opened(path).snapshot()
 
 
 def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
-    """The changes are the difference of the two snapshots, found the expected way."""
+    """Check that changes are the difference of the snapshots and use the expected method."""
     before, after = source.snapshot(since), source.snapshot(until)
     columns = [name for name in readable_columns(after) if before.schema.find(name) is not None]
     expected = minus(bag(read_rows(after, columns)), bag(read_rows(before, columns)))
@@ -425,24 +425,24 @@ def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
     return result
 
 
-def may_match(wanted: RangeFilter, bounds: ValueBounds) -> bool:
-    """Whether a file with these bounds may hold a row that the filter wants."""
-    if wanted.includes_null and bounds.may_hold_null:
+def may_match(row_filter: RangeFilter, bounds: ValueBounds) -> bool:
+    """Whether a file with these bounds may hold a row that passes the filter."""
+    if row_filter.includes_null and bounds.may_hold_null:
         return True
     if bounds.is_all_null:
         return False
-    if bounds.may_be_nan and any(one.high is None for one in wanted.intervals):
+    if bounds.may_be_nan and any(one.high is None for one in row_filter.intervals):
         return True
     low, high = _ends(bounds)
     return any(
         (low is None or one.high is None or low < one.high)
         and (high is None or one.low is None or high >= one.low)
-        for one in wanted.intervals
+        for one in row_filter.intervals
     )
 
 
 def may_hold_some(values: Sequence[Any], bounds: ValueBounds) -> bool:
-    """Whether a file with these bounds may hold one of the values; None is NULL."""
+    """Whether a file with these bounds may hold one of the values (None: NULL)."""
     return any(_may_hold_one(value, bounds) for value in values)
 
 
@@ -466,7 +466,7 @@ def meets(spans: Sequence[tuple[Any, Any]], may_be_nan: bool, bounds: ValueBound
 
 
 def may_compare(op: CompareOp, bounds: ValueBounds, value: Any) -> bool:
-    """Whether some value between the bounds, or NaN where it may be there, compares so."""
+    """Whether a value between the bounds, or a possible NaN, may satisfy the comparison."""
     low, high = _ends(bounds)
     answers = {
         CompareOp.LESS: low is None or low < value,
@@ -484,7 +484,7 @@ def _ends(bounds: ValueBounds) -> tuple[Any, Any]:
 
 
 def span_of(partition: RangePartition, bounds: ValueBounds) -> tuple[int, int]:
-    """The first and the last fragment that the file may hold, NULL's left aside."""
+    """The first and last range that the file may hold, except NULL's."""
     first = 0 if bounds.minimum is None else bisect_right(partition.boundaries, bounds.minimum)
     if bounds.is_all_null:
         return first, first - 1
@@ -494,12 +494,12 @@ def span_of(partition: RangePartition, bounds: ValueBounds) -> tuple[int, int]:
 
 
 def column_bounds(files: Sequence[ValueBounds], kind: SqlType) -> ColumnBounds:
-    """These files' bounds as a column."""
-    nothing: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
+    """Bounds of several files as one column."""
+    filler: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
 
     def side(values: list[Any]) -> tuple[Any, Any]:
         known = np.array([value is not None for value in values], np.bool_)
-        return as_array([nothing if value is None else value for value in values]), known
+        return as_array([filler if value is None else value for value in values]), known
 
     def counts(values: list[int | None]) -> Any:
         return np.array([UNKNOWN if value is None else value for value in values], np.int64)

@@ -1,4 +1,4 @@
-"""Changes between versions, on histories that users really have."""
+"""Changes between versions, over realistic histories."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_every_kind_of_commit_through_the_feed(path: str) -> None:
+def test_feed_of_every_kind_of_commit(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 2")
     DeltaTable(path).update(updates={"price": "price + 1"}, predicate="id = 1")
@@ -67,7 +67,7 @@ def test_every_kind_of_commit_through_the_feed(path: str) -> None:
         check(source, since, until, "change_feed")
 
 
-def test_images_of_an_update_cancel_or_not(path: str) -> None:
+def test_update_has_old_and_new_rows(path: str) -> None:
     DeltaTable(path).update(updates={"price": "9.0"}, predicate="id = 1")
     changes = read_changes(open_source("t", path), 0, 1, ["PRICE"])
     rows = zip(changes.table.column("price").to_pylist(), changes.weights.tolist(), strict=True)
@@ -80,7 +80,7 @@ def test_optimize_alone_changes_nothing(path: str) -> None:
     assert read_changes(open_source("t", path), 1, 2, ["id"]).rows == 0
 
 
-def test_rows_of_the_feed_are_in_the_order_of_commits(path: str) -> None:
+def test_feed_rows_are_in_commit_order(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 3")
     changes = read_changes(open_source("t", path), 0, 2, ["id"])
@@ -88,7 +88,7 @@ def test_rows_of_the_feed_are_in_the_order_of_commits(path: str) -> None:
     assert changes.weights.tolist() == [1, 1, 1, -1, -1]
 
 
-def test_no_columns_still_count_rows(path: str) -> None:
+def test_rows_count_without_columns(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 3")
     source = open_source("t", path)
@@ -97,7 +97,7 @@ def test_no_columns_still_count_rows(path: str) -> None:
     assert read_rows(source.snapshot(), []).num_rows == 4
 
 
-def test_later_commits_do_not_leak_in(path: str) -> None:
+def test_later_commits_are_ignored(path: str) -> None:
     source = open_source("t", path)
     write_deltalake(path, ROWS, mode="append")
     assert source.snapshot().rows == 3
@@ -117,7 +117,7 @@ def test_without_a_feed_files_are_compared(tmp_path: Path) -> None:
     check(source, 3, 1, "file_diff")
 
 
-def test_feed_on_for_a_part_of_the_range(tmp_path: Path) -> None:
+def test_feed_enabled_for_part_of_range(tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     for switch in ("true", "false", "true"):
         write_deltalake(path, ROWS, mode="append")
@@ -133,13 +133,13 @@ def test_feed_on_for_a_part_of_the_range(tmp_path: Path) -> None:
         check(source, since, until, "file_diff")
 
 
-def test_change_data_files_gone(path: str, tmp_path: Path) -> None:
+def test_missing_change_files(path: str, tmp_path: Path) -> None:
     DeltaTable(path).delete("id = 2")
     shutil.rmtree(tmp_path / "t" / "_change_data")
     check(open_source("t", path), 0, 1, "file_diff")
 
 
-def test_vacuumed_history_is_gone_by_name(path: str, tmp_path: Path) -> None:
+def test_vacuumed_history_is_reported(path: str, tmp_path: Path) -> None:
     DeltaTable(path).delete("id = 2")
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
@@ -153,18 +153,18 @@ def test_vacuumed_history_is_gone_by_name(path: str, tmp_path: Path) -> None:
     assert caught.value.exit_code == 7
 
 
-def test_cleaned_log_is_gone_by_name(path: str) -> None:
+def test_cleaned_log_is_reported(path: str) -> None:
     for _ in range(2):
         write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).create_checkpoint()
     for version in (0, 1):
         handmade.entry(path, version).unlink()
     source = open_source("t", path)
-    gone = "Version 0 of table `t` is no longer in its log; the oldest available version is 2"
-    with pytest.raises(HistoryGoneError, match=gone) as caught:
+    message = "Version 0 of table `t` is no longer in its log; the oldest available version is 2"
+    with pytest.raises(HistoryGoneError, match=message) as caught:
         read_changes(source, 0, 2, ["id"])
     assert "delta.logRetentionDuration" in str(caught.value.hint)
-    # The commit that made version 2 is still there, so its feed still answers.
+    # The commit of version 2 still exists, so its feed can be read.
     assert read_changes(source, 1, 2, ["id"]).rows == 3
 
 
@@ -184,7 +184,7 @@ def test_recreated_table(path: str, tmp_path: Path) -> None:
     assert read_changes(new, 1, 2, ["id"], table_id=new.table_id).rows == 3
 
 
-def test_additive_and_unused_changes_of_the_schema_pass(path: str) -> None:
+def test_unrelated_schema_changes_are_accepted(path: str) -> None:
     extra = ROWS.append_column("extra", pa.array([1, 2, 3]))
     write_deltalake(path, extra, mode="append", schema_mode="merge")
     source = open_source("t", path)
@@ -210,14 +210,14 @@ def test_changed_column_is_named(path: str, change: pa.Table, problem: str) -> N
     assert read_changes(source, 0, 1, ["id", "price"]).method == "change_feed"
 
 
-@pytest.mark.parametrize("off", [-1, 1])
-def test_files_that_count_other_rows_than_the_log_tells(path: str, off: int) -> None:
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_row_counts_contradicting_the_log_fail(path: str, difference: int) -> None:
     DeltaTable(path).delete("id = 2")
     source = open_source("t", path)
-    held = source.snapshot(0).mark
-    assert read_changes(source, 0, 1, ["id"], held=held).rows == 1
-    assert held.rows is not None
-    other = replace(held, rows=held.rows + off)
+    mark = source.snapshot(0).mark
+    assert read_changes(source, 0, 1, ["id"], held=mark).rows == 1
+    assert mark.rows is not None
+    other = replace(mark, rows=mark.rows + difference)
     with pytest.raises(LogDiffersError, match="contradicts itself"):
         read_changes(source, 0, 1, ["id"], held=other)
 
@@ -230,14 +230,14 @@ def test_widened_column_counts_as_retyped(tmp_path: Path) -> None:
         read_changes(open_source("t", path), 0, 1, ["id"])
 
 
-def test_schema_that_changed_and_came_back_is_compared_by_files(path: str) -> None:
+def test_restored_schema_is_compared_by_files(path: str) -> None:
     other = ROWS.set_column(0, "id", pa.array(["x", "y", "z"]))
     write_deltalake(path, other, mode="overwrite", schema_mode="overwrite")
     write_deltalake(path, ROWS.slice(1), mode="overwrite", schema_mode="overwrite")
     check(open_source("t", path), 0, 2, "file_diff")
 
 
-def test_types_are_the_same_either_way(tmp_path: Path) -> None:
+def test_feed_and_files_give_same_type(tmp_path: Path) -> None:
     columns = {
         "s": ["x"],
         "b": [b"x"],
@@ -255,7 +255,7 @@ def test_types_are_the_same_either_way(tmp_path: Path) -> None:
     assert schemas[0].field("s").type == pa.large_string()
 
 
-def test_columns_named_as_the_feeds_own(tmp_path: Path) -> None:
+def test_column_named_like_feed_column(tmp_path: Path) -> None:
     path = make(tmp_path / "t", pa.table({"id": [1], "_commit_version": [5]}), configuration=FEED)
     DeltaTable(path).update(updates={"id": "2"})
     check(open_source("t", path), 0, 1, "file_diff")
@@ -269,13 +269,13 @@ def test_table_replaced_in_place(tmp_path: Path) -> None:
         read_changes(open_source("t", str(tmp_path)), 0, 1, ["id"])
 
 
-def test_mapped_table_has_its_files_compared() -> None:
+def test_mapped_table_is_compared_by_files() -> None:
     source = open_source("t", str(fixture_table("table_with_partitioning_mapping")))
     assert source.snapshot().column_mapping == {"newid": "id", "description": "description"}
     check(source, 3, 4, "file_diff")
 
 
-def test_deletion_vectors_count_only_their_rows() -> None:
+def test_deletion_vectors_give_deleted_rows() -> None:
     source = open_source("t", str(fixture_table("table-with-dv-small")))
     for since, until, weights in ((0, 1, [-1, -1]), (1, 0, [1, 1])):
         changes = read_changes(source, since, until, ["value"])
@@ -284,22 +284,20 @@ def test_deletion_vectors_count_only_their_rows() -> None:
 
 
 @pytest.mark.parametrize("by", [(), ("description",)])
-def test_a_mapped_table_with_a_feed_has_its_files_compared(
-    tmp_path: Path, by: tuple[str, ...]
-) -> None:
+def test_mapped_table_with_feed_is_compared_by_files(tmp_path: Path, by: tuple[str, ...]) -> None:
     names = {"id": "col-1", "description": "col-2"}
-    mapped = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+    keys = "delta.columnMapping.id", "delta.columnMapping.physicalName"
     fields = [
-        handmade.field(name, kind, **dict(zip(mapped, (at, inner), strict=True)))
-        for at, name, inner, kind in (
+        handmade.field(name, kind, **dict(zip(keys, (column_id, physical), strict=True)))
+        for column_id, name, physical, kind in (
             (1, "id", "col-1", "long"),
             (2, "description", "col-2", "string"),
         )
     ]
     configuration = {**FEED, "delta.columnMapping.mode": "name"}
-    about = handmade.metadata(fields, partition_columns=by, configuration=configuration)
+    table_metadata = handmade.metadata(fields, partition_columns=by, configuration=configuration)
     features = handmade.protocol("columnMapping", writer=["changeDataFeed"])
-    handmade.commit(tmp_path, 0, features, about)
+    handmade.commit(tmp_path, 0, features, table_metadata)
     rows = pa.table({"col-1": [1, 2], "col-2": ["x", "x"]}).drop_columns([names[n] for n in by])
     values = {"partitionValues": {names[name]: "x" for name in by}}
     handmade.commit(tmp_path, 1, handmade.added(tmp_path, "one", rows, values))
@@ -307,7 +305,7 @@ def test_a_mapped_table_with_a_feed_has_its_files_compared(
     assert result.table.column("id").to_pylist() == [1, 2]
 
 
-def test_a_feed_with_a_feature_that_deltalake_lacks_is_read(tmp_path: Path) -> None:
+def test_feed_is_read_despite_unsupported_feature(tmp_path: Path) -> None:
     fields = [handmade.field("id", "long"), handmade.field("p", "string")]
     first = handmade.metadata(fields, partition_columns=["p"], configuration=FEED)
     features = handmade.protocol("typeWidening", writer=["changeDataFeed"])
@@ -317,7 +315,7 @@ def test_a_feed_with_a_feature_that_deltalake_lacks_is_read(tmp_path: Path) -> N
     check(open_source("t", str(tmp_path)), 0, 1, "change_feed")
 
 
-def test_same_version_reads_nothing_and_does_not_ask_the_feed(
+def test_same_version_does_not_read_the_feed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = open_source("t", make(tmp_path / "t", configuration=FEED))
@@ -327,8 +325,8 @@ def test_same_version_reads_nothing_and_does_not_ask_the_feed(
     assert result.table.column_names == ["price", "id"]
 
 
-def test_an_update_whose_images_meet_is_told_by_its_files(tmp_path: Path) -> None:
-    """delta-rs drops an old image that equals another row's new one: the sum of rows agrees."""
+def test_update_with_equal_images_uses_file_diff(tmp_path: Path) -> None:
+    """delta-rs drops an old image that equals another row's new one; row counts still add up."""
     rows = pa.table({"g": [1, 1, 1, 2, 2, 2], "x": [5, 5, 6, 15, 16, 16]})
     path = make(tmp_path / "t", rows, configuration=FEED)
     DeltaTable(path).update(updates={"x": "x + 1"})
@@ -343,7 +341,7 @@ PARTITIONED_ROWS = pa.table({"p": ["a"] * 5 + ["b"] * 3, "x": pa.array(range(8),
 
 
 @pytest.mark.parametrize("by", [(), ("p",)])
-def test_files_with_deletion_vectors_that_come_or_go(tmp_path: Path, by: tuple[str, ...]) -> None:
+def test_files_with_added_or_removed_vectors(tmp_path: Path, by: tuple[str, ...]) -> None:
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, by=by, feed=True)
     table.delete(lambda rows: pc.less(rows["x"], 3))
     table.delete(lambda rows: pc.less(rows["x"], 4))
@@ -355,17 +353,17 @@ def test_files_with_deletion_vectors_that_come_or_go(tmp_path: Path, by: tuple[s
         check(source, since, until, "file_diff")
 
 
-@pytest.mark.parametrize("gone", [1, 2])
-def test_rows_that_a_vector_names_and_no_more(tmp_path: Path, gone: int) -> None:
-    """A restore brings back one row as well as several."""
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_only_rows_in_vector_are_changed(tmp_path: Path, deleted: int) -> None:
+    """Restoring inserts one row or several."""
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, feed=True)
-    table.delete(lambda rows: pc.less(rows["x"], gone))
+    table.delete(lambda rows: pc.less(rows["x"], deleted))
     source = open_source("t", str(table.path))
-    assert check(source, 0, 1, "file_diff").weights.tolist() == [-1] * gone
-    assert check(source, 1, 0, "file_diff").weights.tolist() == [1] * gone
+    assert check(source, 0, 1, "file_diff").weights.tolist() == [-1] * deleted
+    assert check(source, 1, 0, "file_diff").weights.tolist() == [1] * deleted
 
 
-def test_a_file_with_other_deletions_came_and_went(tmp_path: Path) -> None:
+def test_new_deletions_remove_and_add_the_file(tmp_path: Path) -> None:
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, by=["p"])
     table.delete(lambda rows: pc.less(rows["x"], 1))
     table.delete(lambda rows: pc.less(rows["x"], 2))
@@ -375,7 +373,7 @@ def test_a_file_with_other_deletions_came_and_went(tmp_path: Path) -> None:
         assert removed.uri == added.uri
 
 
-def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
+def test_dropped_partition_with_deletion_vector(tmp_path: Path) -> None:
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, by=["p"], feed=True)
     table.delete(lambda rows: pc.less(rows["x"], 3))
     table.drop("p=a")
@@ -383,7 +381,7 @@ def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "method"),
+    ("known", "method"),
     [
         ({}, "file_diff"),
         ({"size": 700}, "file_diff"),
@@ -391,17 +389,17 @@ def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
         ({"extendedFileMetadata": True, "partitionValues": {"p": "a"}}, "change_feed"),
     ],
 )
-def test_a_removed_file_of_which_the_log_tells_little(
-    tmp_path: Path, told: dict[str, object], method: str
+def test_removed_file_with_little_metadata(
+    tmp_path: Path, known: dict[str, object], method: str
 ) -> None:
-    """Without its partition the feed lacks a value."""
+    """Without partition values the feed cannot be used."""
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, by=["p"], feed=True)
-    table.remove_bare("p=a", **told)
+    table.remove_bare("p=a", **known)
     check(open_source("t", str(table.path)), 0, 1, method)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_wish_to_stop_is_no_failure_of_the_feed(
+def test_interrupt_is_not_a_feed_failure(
     tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = VectoredTable(tmp_path / "t", PARTITIONED_ROWS, by=["p"], feed=True)
@@ -440,7 +438,7 @@ def removed(name: str, **more: object) -> dict[str, object]:
         ([added("b.parquet"), added("b.parquet")], "file_diff"),
     ],
 )
-def test_files_that_were_there_or_were_not(
+def test_files_added_or_removed_twice(
     tmp_path: Path, entries: list[dict[str, object]], method: str
 ) -> None:
     for name in NAMES:
@@ -451,9 +449,7 @@ def test_files_that_were_there_or_were_not(
     check(open_source("t", path), 0, 1, method)
 
 
-def test_what_operations_write_is_not_looked_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_usual_commits_are_not_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, ONCE, configuration={CHANGE_FEED: "true"})
     write_deltalake(path, ONCE, mode="append")
@@ -464,7 +460,7 @@ def test_what_operations_write_is_not_looked_up(
     check(open_source("t", path), 0, 4, "change_feed")
 
 
-def test_a_transaction_that_adds_a_file_again(tmp_path: Path) -> None:
+def test_file_added_again_by_transaction(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, ONCE, configuration={CHANGE_FEED: "true"})
     delta = DeltaTable(path)
@@ -475,8 +471,8 @@ def test_a_transaction_that_adds_a_file_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b'{"add": {', b"[]", b"", b"\n"])
-def test_a_damaged_entry_behind_a_checkpoint_is_told(tmp_path: Path, damage: bytes) -> None:
-    """deltalake does not open it, having a checkpoint."""
+def test_damaged_entry_before_checkpoint_is_reported(tmp_path: Path, damage: bytes) -> None:
+    """deltalake reads the checkpoint instead of this entry."""
     path = str(tmp_path / "t")
     write_deltalake(path, ONCE, configuration={CHANGE_FEED: "true"})
     write_deltalake(path, ONCE, mode="append")
@@ -490,24 +486,24 @@ INT96 = {"use_deprecated_int96_timestamps": True}
 
 
 def fed(path: Path, columns: dict[str, str], data: pa.Table, **options: bool) -> DeltaSource:
-    """A table with a feed, of which version 1 added these rows."""
+    """A table with a feed, with these rows added in version 1."""
     handmade.create(path, columns, configuration=FEED)
     handmade.commit(path, 1, handmade.added(path, "a.parquet", data, **options))
     return open_source("t", str(path))
 
 
-def test_partitions_of_times_are_read_while_every_one_tells_its_zone(tmp_path: Path) -> None:
+def test_timestamp_partitions_need_time_zones(tmp_path: Path) -> None:
     columns = {"v": "long", "at": "timestamp"}
     handmade.create(tmp_path, columns, partition_columns=["at"], configuration=FEED)
-    written = ["2024-01-01T02:00:00+02:00", "2024-01-01T00:00:00.000000Z", None]
-    for version, text in enumerate([*written, "2024-01-01 00:00:00"], start=1):
+    zoned = ["2024-01-01T02:00:00+02:00", "2024-01-01T00:00:00.000000Z", None]
+    for version, text in enumerate([*zoned, "2024-01-01 00:00:00"], start=1):
         rows, values = pa.table({"v": [version]}), {"partitionValues": {"at": text}}
         file = handmade.added(tmp_path, f"{version}.parquet", rows, values)
         handmade.commit(tmp_path, version, file)
     source = open_source("t", str(tmp_path))
     before = source.snapshot(3)
-    at = datetime(2024, 1, 1, tzinfo=UTC)
-    assert set(read_rows(before, ["at"]).column("at").to_pylist()) == {at, None}
+    midnight = datetime(2024, 1, 1, tzinfo=UTC)
+    assert set(read_rows(before, ["at"]).column("at").to_pylist()) == {midnight, None}
     assert read_changes(source, 0, 3, ["at", "v"]).rows == 3
     with pytest.raises(TableError, match="`at` of table `t` cannot be read: .* have no time zone"):
         read_changes(source, 3, 4, ["at"])
@@ -515,11 +511,11 @@ def test_partitions_of_times_are_read_while_every_one_tells_its_zone(tmp_path: P
 
 
 def test_int96_timestamps_are_read_through_the_feed(tmp_path: Path) -> None:
-    far = datetime(9999, 12, 31, tzinfo=UTC)
-    data = pa.table({"id": [1], "at": pa.array([far], pa.timestamp("us", tz="UTC"))})
+    last_day = datetime(9999, 12, 31, tzinfo=UTC)
+    data = pa.table({"id": [1], "at": pa.array([last_day], pa.timestamp("us", tz="UTC"))})
     source = fed(tmp_path, {"id": "long", "at": "timestamp"}, data, **INT96)
     changes = read_changes(source, 0, 1, ["at"])
-    assert (changes.method, changes.table.column("at").to_pylist()) == ("change_feed", [far])
+    assert (changes.method, changes.table.column("at").to_pylist()) == ("change_feed", [last_day])
     assert read_changes(source, 0, 1, ["id"]).method == "change_feed"
 
 
@@ -538,7 +534,7 @@ BEFORE_1900 = pa.array([datetime(1899, 12, 31, tzinfo=UTC)], pa.timestamp("us", 
         ("3.1.0", BEFORE_1900, INT96, True),
     ],
 )
-def test_old_days_and_times_of_earlier_sparks_are_refused(
+def test_old_dates_of_earlier_sparks_are_refused(
     tmp_path: Path, version: str, values: pa.Array, options: dict[str, bool], is_read: bool
 ) -> None:
     mark = {"org.apache.spark.version": version}
@@ -554,19 +550,19 @@ def test_old_days_and_times_of_earlier_sparks_are_refused(
 
 
 @pytest.mark.parametrize("partitions", [[], ["p"]])
-def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) -> None:
+def test_column_in_other_case_is_read(tmp_path: Path, partitions: list[str]) -> None:
     columns = {"Id": "long", "p": "string"}
     handmade.create(tmp_path, columns, partition_columns=partitions, configuration=FEED)
-    held = {"id": [1, 2]} if partitions else {"id": [1, 2], "P": ["a", "a"]}
+    stored = {"id": [1, 2]} if partitions else {"id": [1, 2], "P": ["a", "a"]}
     values = {"partitionValues": {"p": "a"} if partitions else {}}
-    handmade.commit(tmp_path, 1, handmade.added(tmp_path, "a.parquet", pa.table(held), values))
+    handmade.commit(tmp_path, 1, handmade.added(tmp_path, "a.parquet", pa.table(stored), values))
     source = open_source("t", str(tmp_path))
     result = check(source, 0, 1, "change_feed")
     assert result.table.column("Id").to_pylist() == [1, 2]
     assert result.table.column("p").to_pylist() == ["a", "a"]
 
 
-def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> None:
+def test_partition_beyond_year_9999_is_refused(tmp_path: Path) -> None:
     days = pa.array([2_932_897 + 5, 3], pa.date32())
     snapshot = written(tmp_path / "t", pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
     message = "`d` has a value that impctl cannot read as `date`: 10000-01-06"
@@ -576,8 +572,8 @@ def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [pa.float64(), pa.float32()])
-def test_a_double_that_was_written_for_nan_is_not_read(tmp_path: Path, number: pa.DataType) -> None:
-    """Footers leave NaN out, and deltalake takes the one value that they tell for all rows."""
+def test_feed_with_nan_is_compared_by_files(tmp_path: Path, number: pa.DataType) -> None:
+    """Footers ignore NaN, and deltalake copies the only value in them to all rows."""
     rows = pa.table({"x": [1, 2, 3], "d": pa.array([3.0, math.nan, 3.0], number)})
     create_laid_out_table(str(tmp_path / "t"), [rows, rows.slice(0, 1)])
     DeltaTable(str(tmp_path / "t")).delete("d > 2 AND x >= 2")
@@ -590,7 +586,7 @@ def test_a_double_that_was_written_for_nan_is_not_read(tmp_path: Path, number: p
     assert read_changes(source, 0, 1, ["x"]).method == "change_feed"
 
 
-def test_a_feed_beside_partitions_takes_no_double_for_nan(tmp_path: Path) -> None:
+def test_feed_of_partitioned_table_keeps_nan(tmp_path: Path) -> None:
     rows = pa.table({"p": [1, 1, 1], "d": [3.0, math.nan, 3.0]})
     write_deltalake(tmp_path / "t", rows, partition_by=["p"], configuration=FEED)
     write_deltalake(tmp_path / "t", rows, mode="append")
@@ -621,25 +617,25 @@ def test_partition_values_come_from_the_log(
     source = open_source("t", path)
     for since in range(2):
         check(source, since, 2, method)
-    # The protocol reads an empty partition value as NULL, whichever way it is read.
-    wanted = {key or None for key in keys}
-    assert set(read_changes(source, 0, 1, ["k", "v"]).table.column("k").to_pylist()) == wanted
-    assert set(read_rows(source.snapshot(1), ["k"]).column("k").to_pylist()) == wanted
+    # By the protocol, an empty partition value is NULL.
+    expected = {key or None for key in keys}
+    assert set(read_changes(source, 0, 1, ["k", "v"]).table.column("k").to_pylist()) == expected
+    assert set(read_rows(source.snapshot(1), ["k"]).column("k").to_pylist()) == expected
 
 
-@pytest.mark.parametrize("ways", [(["g"], []), ([], ["g"]), ([], ["g"], [])])
+@pytest.mark.parametrize("partitionings", [(["g"], []), ([], ["g"]), ([], ["g"], [])])
 def test_a_column_that_was_or_became_a_partition(
-    tmp_path: Path, ways: tuple[list[str], ...]
+    tmp_path: Path, partitionings: tuple[list[str], ...]
 ) -> None:
-    """Its values stand in the log for some files of the range, and in others in the files."""
+    """Some files have its values in the log, others in the file."""
     data = pa.table({"g": ["a", "b"], "v": [1, 2]})
-    path = make(tmp_path / "t", data, partition_by=ways[0], configuration=FEED)
+    path = make(tmp_path / "t", data, partition_by=partitionings[0], configuration=FEED)
     again = {"mode": "overwrite", "schema_mode": "overwrite"}
-    for by in ways[1:]:
+    for by in partitionings[1:]:
         write_deltalake(path, data.slice(1), partition_by=by, **again)
     source = open_source("t", path)
-    assert list(source.snapshot().partition_columns) == ways[-1]
-    check(source, 0, len(ways) - 1, "file_diff")
+    assert list(source.snapshot().partition_columns) == partitionings[-1]
+    check(source, 0, len(partitionings) - 1, "file_diff")
 
 
 def test_typed_partition_values(tmp_path: Path) -> None:
@@ -663,19 +659,19 @@ PRICED_ROWS = pa.table({"id": [1, 2, 3], "p": ["x", "y", "y"], "price": [1.5, No
 
 
 def history(path: Path, **options: object) -> DeltaSource:
-    place = make(path, PRICED_ROWS, configuration=FEED, **options)
-    write_deltalake(place, PRICED_ROWS, mode="append")
-    DeltaTable(place).update(updates={"price": "9.0"}, predicate="id = 1")
-    DeltaTable(place).delete("id = 2")
-    DeltaTable(place).optimize.compact()
-    DeltaTable(place).restore(1)
-    write_deltalake(place, PRICED_ROWS.slice(1), mode="overwrite")
-    return open_source("t", place)
+    location = make(path, PRICED_ROWS, configuration=FEED, **options)
+    write_deltalake(location, PRICED_ROWS, mode="append")
+    DeltaTable(location).update(updates={"price": "9.0"}, predicate="id = 1")
+    DeltaTable(location).delete("id = 2")
+    DeltaTable(location).optimize.compact()
+    DeltaTable(location).restore(1)
+    write_deltalake(location, PRICED_ROWS.slice(1), mode="overwrite")
+    return open_source("t", location)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> DeltaSource:
-    """That history, for tests that only read."""
+    """A table with that history, for tests that only read it."""
     return history(tmp_path_factory.mktemp("fed") / "t")
 
 
@@ -686,24 +682,24 @@ def read(source: DeltaSource, since: int, until: int, columns: list[str]) -> Cha
 
 
 @pytest.mark.slow
-def test_same_rows_as_the_reader_of_deltalake(source: DeltaSource) -> None:
+def test_same_rows_as_deltalakes_reader(source: DeltaSource) -> None:
     for since in range(source.version):
         for until in range(since + 1, source.version + 1):
             result = read(source, since, until, ["id", "price"])
             feed = pa.table(source.delta.load_cdf(starting_version=since + 1, ending_version=until))
-            came = pc.is_in(
+            is_inserted = pc.is_in(
                 feed.column("_change_type").cast(pa.string()),
                 value_set=pa.array(["insert", "update_postimage"]),
             )
-            weights = came.to_numpy().astype(np.int64) * 2 - 1
+            weights = is_inserted.to_numpy().astype(np.int64) * 2 - 1
             expected = weighted_bag(feed.select(["id", "price"]), weights)
             assert weighted_bag(result.table, result.weights) == expected
-            theirs = Counter(feed.column("_commit_version").to_pylist())
+            expected_counts = Counter(feed.column("_commit_version").to_pylist())
             ends = [0, *result.ends.values()]
-            mine = {
+            counts = {
                 v: end - start for v, (start, end) in zip(result.ends, pairwise(ends), strict=True)
             }
-            assert {version: count for version, count in mine.items() if count} == theirs
+            assert {version: count for version, count in counts.items() if count} == expected_counts
 
 
 def test_rows_without_columns_are_counted(source: DeltaSource) -> None:
@@ -720,7 +716,7 @@ def test_partition_columns_come_from_the_log(tmp_path: Path) -> None:
     assert sorted(rows) == [(1, "x"), (2, "y"), (3, "y")]
 
 
-def test_a_file_that_is_gone_is_left_to_others(source: DeltaSource, tmp_path: Path) -> None:
+def test_missing_file_is_not_read(source: DeltaSource, tmp_path: Path) -> None:
     source = open_source("t", str(shutil.copytree(source.path, tmp_path / "t")))
     for file in (tmp_path / "t").rglob("*.parquet"):
         file.unlink()
@@ -728,15 +724,13 @@ def test_a_file_that_is_gone_is_left_to_others(source: DeltaSource, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["add", "remove"])
-def test_deletion_vectors_without_change_data_are_left_to_others(
-    source: DeltaSource, name: str
-) -> None:
+def test_vectors_without_change_data_are_not_read(source: DeltaSource, name: str) -> None:
     path = next(Path(source.path).glob("*.parquet")).name
     text = f'{{"{name}": {{"path": "{path}", "dataChange": true, "deletionVector": {{}}}}}}'
     assert read_feed_files([LogEntry("t", 1, text)], source.snapshot(), ["id"]) is None
 
 
-def test_an_unknown_kind_of_change_is_left_to_others(source: DeltaSource, tmp_path: Path) -> None:
+def test_unknown_change_type_is_not_read(source: DeltaSource, tmp_path: Path) -> None:
     source = open_source("t", str(shutil.copytree(source.path, tmp_path / "t")))
     pq.write_table(
         PRICED_ROWS.append_column("_change_type", pa.array(["insert", "upsert", "insert"])),
@@ -756,7 +750,7 @@ RANDOM_ROWS = st.lists(
 
 
 def as_bag(table: pa.Table, weights: np.ndarray) -> Counter[tuple[object, ...]]:
-    """Weights by row, doubles by their bits; rows of weight 0 left out."""
+    """Non-zero weights by row; doubles are compared by their bits."""
     counts: Counter[tuple[object, ...]] = Counter()
     for row, weight in zip(table.to_pylist(), weights.tolist(), strict=True):
         key = tuple(struct.pack("<d", v) if isinstance(v, float) else v for v in row.values())
@@ -766,7 +760,7 @@ def as_bag(table: pa.Table, weights: np.ndarray) -> Counter[tuple[object, ...]]:
 
 @FEW
 @given(RANDOM_ROWS)
-def test_the_bag_stays_and_nothing_is_on_both_sides(
+def test_netting_keeps_sums_of_weights(
     rows: list[tuple[int | None, float | None, str | None, int]],
 ) -> None:
     schema = pa.schema([("i", pa.int64()), ("d", pa.float64()), ("s", pa.string())])
@@ -784,7 +778,7 @@ def test_the_bag_stays_and_nothing_is_on_both_sides(
 
 
 @pytest.mark.parametrize(("weights", "total"), [([1, 1, -1], 1), ([-1, -1, 1], -1), ([1, -1], 0)])
-def test_the_net_of_rows_without_columns_is_counted(weights: list[int], total: int) -> None:
+def test_net_of_rows_without_columns(weights: list[int], total: int) -> None:
     table = pa.table({"x": pa.nulls(len(weights))}).select([])
     left, result = netted(table, np.array(weights, dtype=np.int64))
     assert (int(result.sum()), len(result), len(left)) == (total, abs(total), abs(total))

@@ -1,4 +1,4 @@
-"""What a table's log says: commits one by one, what is pending, how much, which files are alike."""
+"""The log of a table: commits, pending changes and their size, and marks of file sets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def append(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
 
 
-def test_commits_are_seen_and_only_they(path: str) -> None:
+def test_only_commits_are_noticed(path: str) -> None:
     result = pin_table(open_source("t", path))
     DeltaTable(path).create_checkpoint()
     assert not has_new_log(result)
@@ -72,7 +72,7 @@ def test_commits_are_seen_and_only_they(path: str) -> None:
     assert open_newest(result).version == 2
 
 
-def test_entries_are_read_again_by_the_next_look(path: str) -> None:
+def test_next_look_reads_entries_again(path: str) -> None:
     append(path)
     result = pin_table(open_source("t", path))
     (before,) = result.source.entries(0, 1) or ()
@@ -84,7 +84,7 @@ def test_entries_are_read_again_by_the_next_look(path: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("commits", [0, 1, 3])
-def test_another_table_in_its_place_is_opened_anew(path: str, tmp_path: Path, commits: int) -> None:
+def test_replaced_table_is_opened_again(path: str, tmp_path: Path, commits: int) -> None:
     append(path)
     result = pin_table(open_source("t", path))
     other = str(tmp_path / "other")
@@ -101,16 +101,16 @@ def test_another_table_in_its_place_is_opened_anew(path: str, tmp_path: Path, co
     assert moved.table_id != result.source.table_id
 
 
-def test_a_log_that_was_cleaned_up_or_is_gone_looks_new(path: str) -> None:
+def test_cleaned_or_missing_log_is_new(path: str) -> None:
     append(path)
     result = pin_table(open_source("t", path))
     DeltaTable(path).create_checkpoint()
     entry(path, 1).unlink()
     assert has_new_log(result)
-    again = open_newest(result)
-    assert again.version == 1
-    # What is not there cannot change: once seen so, it is no news any more.
-    assert not has_new_log(pin_table(again))
+    reopened = open_newest(result)
+    assert reopened.version == 1
+    # A log without the entry is reported as new only once.
+    assert not has_new_log(pin_table(reopened))
     shutil.rmtree(path)
     assert has_new_log(result)
 
@@ -120,8 +120,8 @@ def rows(count: int) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Versions 1 to 4: 5 rows come, then 2; files are compacted; 6 rows go."""
+def copied_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Versions 1 to 4: insert 5 rows, insert 2, compact files, delete 6 rows."""
     path = tmp_path_factory.mktemp("committed") / "t"
     create_table(str(path), rows(10))
     write_deltalake(str(path), rows(5), mode="append")
@@ -132,41 +132,41 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def table(made: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(made, tmp_path / "t")
+def table(copied_table: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(copied_table, tmp_path / "t")
 
 
-def told(path: Path, since: int) -> list[Commit]:
+def listed_commits(path: Path, since: int) -> list[Commit]:
     result = commits_since(open_source("t", str(path), None), since)
     assert result is not None
     return list(result)
 
 
 def test_each_commit_has_its_rows(table: Path) -> None:
-    result = told(table, 0)
+    result = listed_commits(table, 0)
     assert [one.version for one in result] == [1, 2, 3, 4]
     assert [one.only_moves for one in result] == [False, False, True, False]
     assert [one.rows for one in result] == [5, 2, 0, 6]
     assert result[2].bytes == 0
     assert result[0].bytes > 0
-    assert told(table, 3) == result[3:]
-    assert told(table, 4) == []
+    assert listed_commits(table, 3) == result[3:]
+    assert listed_commits(table, 4) == []
 
 
 def test_each_commit_has_its_time(table: Path) -> None:
     history = {entry["version"]: entry["timestamp"] for entry in DeltaTable(str(table)).history()}
-    assert [one.at for one in told(table, 0)] == [history[v] / 1000 for v in range(1, 5)]
+    assert [one.at for one in listed_commits(table, 0)] == [history[v] / 1000 for v in range(1, 5)]
 
 
-def changed(path: Path, version: int, said: dict[str, object] | None) -> None:
-    """Another `commitInfo` in an entry of the log; None for none."""
-    kept = [action for action in actions_of(path, version) if "commitInfo" not in action]
-    added = [] if said is None else [{"commitInfo": said}]
-    entry(path, version).write_text("\n".join(map(json.dumps, [*added, *kept])))
+def changed(path: Path, version: int, commit_info: dict[str, object] | None) -> None:
+    """Replace the `commitInfo` of a log entry (None: remove it)."""
+    others = [action for action in actions_of(path, version) if "commitInfo" not in action]
+    added = [] if commit_info is None else [{"commitInfo": commit_info}]
+    entry(path, version).write_text("\n".join(map(json.dumps, [*added, *others])))
 
 
 @pytest.mark.parametrize(
-    ("said", "at"),
+    ("commit_info", "time"),
     [
         (None, 2_000.5),
         ({"timestamp": True}, 2_000.5),
@@ -174,31 +174,31 @@ def changed(path: Path, version: int, said: dict[str, object] | None) -> None:
         ({"timestamp": 7_000, "inCommitTimestamp": 8_000}, 8.0),
     ],
 )
-def test_a_commit_that_says_no_time_has_that_of_its_entry(
-    table: Path, said: dict[str, object] | None, at: float
+def test_commit_without_time_uses_file_time(
+    table: Path, commit_info: dict[str, object] | None, time: float
 ) -> None:
-    changed(table, 4, said)
+    changed(table, 4, commit_info)
     os.utime(entry(table, 4), (1_000.0, 2_000.5))
-    assert told(table, 3)[0].at == at
+    assert listed_commits(table, 3)[0].at == time
 
 
-@pytest.mark.parametrize("said", [10**400, -1, float("nan"), float("inf"), 1e300, "7000", [7000]])
-def test_what_can_be_no_time_counts_as_not_said(table: Path, said: object) -> None:
-    """For triggers, for forecasts, and for `doctor`."""
-    # Opened before, since deltalake opens no table whose log says NaN.
+@pytest.mark.parametrize("value", [10**400, -1, float("nan"), float("inf"), 1e300, "7000", [7000]])
+def test_invalid_commit_times_are_ignored(table: Path, value: object) -> None:
+    """This applies to triggers, forecasts and `doctor`."""
+    # Opened first, because deltalake cannot open a table with NaN in its log.
     source = open_source("t", str(table), None)
-    changed(table, 4, {"timestamp": said, "operation": "DELETE"})
+    changed(table, 4, {"timestamp": value, "operation": "DELETE"})
     os.utime(entry(table, 4), (1_000.0, 2_000.5))
     assert committed_at(source, 4) == 2_000.5
     latest = commit_history(source, None).arrivals[-1]
     assert (latest.version, latest.at, latest.operation) == (4, 2_000.5, "DELETE")
-    changed(table, 4, {"inCommitTimestamp": said, "timestamp": 7_000})
+    changed(table, 4, {"inCommitTimestamp": value, "timestamp": 7_000})
     assert committed_at(source, 4) == 7.0
     assert [commit.at for commit in commits_since(source, 3) or ()] == [7.0]
 
 
-def test_what_is_known_is_not_read_again(table: Path) -> None:
-    result = told(table, 0)
+def test_known_commits_are_not_read(table: Path) -> None:
+    result = listed_commits(table, 0)
     known = {one.version: one for one in result[:3]}
     source = open_source("t", str(table), None)
     for version in (1, 2, 3):
@@ -209,7 +209,7 @@ def test_what_is_known_is_not_read_again(table: Path) -> None:
         commits_since(source, 0)
 
 
-def test_a_log_with_a_gap_tells_nothing(table: Path) -> None:
+def test_log_with_gap_has_no_commits(table: Path) -> None:
     source = open_source("t", str(table), None)
     entry(table, 2).unlink()
     assert commits_since(source, 0) is None
@@ -229,27 +229,27 @@ def test_a_run_reads_and_parses_an_entry_once(table: Path, monkeypatch: pytest.M
         pin_table(source).source.entries(0, 1)
 
 
-def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:
-    """The entry of a removed file need not repeat its rows; those of files from before are open."""
+def test_added_and_removed_file_counts_twice(tmp_path: Path) -> None:
+    """A remove action may lack a row count; it is unknown for files added earlier."""
     path = tmp_path / "t"
     create_table(str(path), rows(10))
     write_deltalake(str(path), rows(5), mode="overwrite")
     write_deltalake(str(path), rows(3), mode="overwrite")
-    assert [one.rows for one in told(path, 0)] == [None, 8]
-    assert [one.rows for one in told(path, 1)] == [None]
+    assert [one.rows for one in listed_commits(path, 0)] == [None, 8]
+    assert [one.rows for one in listed_commits(path, 1)] == [None]
 
 
 def numbered_rows(count: int) -> pa.Table:
     return pa.table({"a": list(range(count))})
 
 
-def of(path: Path, held: History | None = None) -> History:
-    return commit_history(open_source("t", str(path)), held)
+def of(path: Path, known: History | None = None) -> History:
+    return commit_history(open_source("t", str(path)), known)
 
 
-def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> None:
-    """A commit as a writer would leave it; `at` in seconds."""
-    stamp = {} if at is None else {"timestamp": at * 1000 if isinstance(at, int | float) else at}
+def add_entry(path: Path, version: int, rows: int, ts: object, **more: Any) -> None:
+    """Write a commit at `ts`, in seconds."""
+    stamp = {} if ts is None else {"timestamp": ts * 1000 if isinstance(ts, int | float) else ts}
     stats = json.dumps({"numRecords": rows})
     file = {"path": f"f{version}", "size": 5, "stats": stats, "partitionValues": {}}
     actions = [
@@ -260,19 +260,19 @@ def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> N
 
 
 def add_entries(path: Path, versions: range, rows: int | None = None) -> None:
-    """One a second, each of so many rows or of as many as its version says."""
+    """Write one commit per second with this number of rows (None: its version number)."""
     for version in versions:
         add_entry(path, version, version if rows is None else rows, 1e9 + version)
 
 
 @pytest.fixture
 def growing_path(tmp_path: Path) -> Path:
-    place = tmp_path / "t"
-    write_deltalake(str(place), numbered_rows(10))
-    return place
+    path = tmp_path / "t"
+    write_deltalake(str(path), numbered_rows(10))
+    return path
 
 
-def test_rows_are_told_apart_by_sign_and_moves_are_none(growing_path: Path) -> None:
+def test_inserts_and_deletes_are_counted_without_moves(growing_path: Path) -> None:
     write_deltalake(str(growing_path), numbered_rows(4), mode="append")
     DeltaTable(str(growing_path)).update(updates={"a": "a + 100"}, predicate="a = 9")
     DeltaTable(str(growing_path)).delete("a < 2")
@@ -283,9 +283,9 @@ def test_rows_are_told_apart_by_sign_and_moves_are_none(growing_path: Path) -> N
     assert [(e.version, e.inserted, e.deleted) for e in result.arrivals] == [
         (1, 4, 0), (2, 1, 1), (3, 0, 4), (result.until, 3, 10),
     ]  # fmt: skip
-    # Alone the last entry does not tell how many rows the files held that it removed.
-    held = History(result.table_id, result.until - 1, None)
-    assert [(e.inserted, e.deleted) for e in of(growing_path, held).arrivals] == [(3, None)]
+    # The last entry alone lacks the row counts of the removed files.
+    known = History(result.table_id, result.until - 1, None)
+    assert [(e.inserted, e.deleted) for e in of(growing_path, known).arrivals] == [(3, None)]
     assert [e.operation for e in result.arrivals] == ["WRITE", "UPDATE", "DELETE", "WRITE"]
     assert all(e.files > 0 and e.bytes > 0 and not e.is_after_gap for e in result.arrivals)
     assert result.since == actions_of(growing_path, 0)[0]["commitInfo"]["timestamp"] / 1000
@@ -293,37 +293,35 @@ def test_rows_are_told_apart_by_sign_and_moves_are_none(growing_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_in_pieces_as_at_once_and_each_entry_is_read_once(
+def test_incremental_history_reads_each_entry_once(
     growing_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    before = module.read_entry
+    read_entry = module.read_entry
 
     def counted(source: Any, version: int) -> str:
         read.append(version)
-        return before(source, version)
+        return read_entry(source, version)
 
     monkeypatch.setattr(module, "read_entry", counted)
     generator = random.Random(3)
-    held = None
+    known = None
     for version in range(1, 31):
         add_entry(growing_path, version, generator.randrange(3), 1e9 + version)
         if generator.random() < 0.4:
-            held = of(growing_path, held)
-    held = of(growing_path, held)
+            known = of(growing_path, known)
+    known = of(growing_path, known)
     assert sorted(read) == list(range(31))
-    assert held == of(growing_path)
-    assert of(growing_path, held) is held
+    assert known == of(growing_path)
+    assert of(growing_path, known) is known
     source = open_source("t", str(growing_path))
     source.entries(19, 30)
     read.clear()
-    assert commit_history(source, None) == held
+    assert commit_history(source, None) == known
     assert sorted(read) == list(range(20))
 
 
-def test_no_more_than_the_latest_are_kept_or_read(
-    growing_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_latest_commits_are_kept(growing_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("impctl.tables.log.KEPT", 50)
     add_entries(growing_path, range(1, 80))
     result = of(growing_path)
@@ -337,30 +335,30 @@ def test_no_more_than_the_latest_are_kept_or_read(
     assert not any(e.is_after_gap for e in later.arrivals)
 
 
-def test_a_cleaned_log_keeps_what_is_known_and_leaves_a_gap(growing_path: Path) -> None:
+def test_cleaned_log_keeps_known_commits_and_a_gap(growing_path: Path) -> None:
     add_entries(growing_path, range(1, 4), 7)
-    held = of(growing_path)
+    known = of(growing_path)
     add_entries(growing_path, range(4, 9), 7)
     source = open_source("t", str(growing_path))
     for version in range(6):
         entry(growing_path, version).unlink()
-    result = commit_history(source, held)
+    result = commit_history(source, known)
     assert [e.version for e in result.arrivals] == [1, 2, 3, 6, 7, 8]
     assert [e.is_after_gap for e in result.arrivals] == [False] * 3 + [True] + [False] * 2
-    assert result.since == held.since
+    assert result.since == known.since
     fresh = commit_history(source, None)
     assert [e.version for e in fresh.arrivals] == [6, 7, 8]
     assert (fresh.since, fresh.arrivals[0].is_after_gap) == (1e9 + 6, True)
 
 
-def test_a_gap_before_commits_that_are_none_is_not_forgotten(growing_path: Path) -> None:
+def test_gap_before_empty_commits_is_remembered(growing_path: Path) -> None:
     add_entry(growing_path, 1, 7, 1e9)
-    held = of(growing_path)
+    known = of(growing_path)
     for version in range(2, 5):
         add_entry(growing_path, version, 0, 1e9 + version)
     source = open_source("t", str(growing_path))
     entry(growing_path, 2).unlink()
-    result = commit_history(source, held)
+    result = commit_history(source, known)
     assert ([e.version for e in result.arrivals], result.has_missed) == ([1], True)
     entry(growing_path, 2).write_text(entry(growing_path, 3).read_text())
     add_entry(growing_path, 5, 7, 1e9 + 9)
@@ -373,33 +371,33 @@ def test_a_gap_before_commits_that_are_none_is_not_forgotten(growing_path: Path)
     "text",
     ["no json", "7", '{"add": 7}', '{"add": {"size": 7}}', '{"add": {"path": [], "size": "x"}}'],
 )
-def test_a_damaged_entry_is_a_gap_and_no_error(growing_path: Path, text: str) -> None:
+def test_damaged_entry_is_a_gap(growing_path: Path, text: str) -> None:
     add_entry(growing_path, 1, 7, 1e9)
-    held = of(growing_path)
+    known = of(growing_path)
     add_entry(growing_path, 2, 7, 1e9 + 1)
     source = open_source("t", str(growing_path))
     entry(growing_path, 2).write_text(text)
-    result = commit_history(source, held)
-    assert (result.arrivals, result.until, result.has_missed) == (held.arrivals, 2, True)
+    result = commit_history(source, known)
+    assert (result.arrivals, result.until, result.has_missed) == (known.arrivals, 2, True)
 
 
-def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
+def test_new_table_starts_over_but_shorter_log_continues(
     growing_path: Path, tmp_path: Path
 ) -> None:
     add_entries(growing_path, range(1, 4), 7)
-    held = of(growing_path)
+    known = of(growing_path)
     entry(growing_path, 3).unlink()
-    shorter = of(growing_path, held)
+    shorter = of(growing_path, known)
     assert ([e.version for e in shorter.arrivals], shorter.until) == ([1, 2], 2)
     shutil.rmtree(growing_path)
     write_deltalake(str(growing_path), numbered_rows(1))
-    other = of(growing_path, held)
+    other = of(growing_path, known)
     assert other.arrivals == ()
-    assert other.table_id != held.table_id
+    assert other.table_id != known.table_id
 
 
 @pytest.mark.parametrize("metrics", [{"numDeletedRows": "-4"}, {"numDeletedRows": 10**30}, "?"])
-def test_what_a_writer_counts_wrongly_stays_in_bounds(growing_path: Path, metrics: object) -> None:
+def test_wrong_operation_metrics_stay_in_bounds(growing_path: Path, metrics: object) -> None:
     add_entry(growing_path, 1, 7, 1e9, operationMetrics=metrics)
     for each in of(growing_path).arrivals:
         assert 0 <= (each.inserted or 0) < 2**63
@@ -407,7 +405,7 @@ def test_what_a_writer_counts_wrongly_stays_in_bounds(growing_path: Path, metric
 
 
 def arrivals(*times: float | None) -> list[Commit]:
-    return [Commit(v, at, 1, 0, 1, 1, "") for v, at in enumerate(times, start=1)]
+    return [Commit(v, time, 1, 0, 1, 1, "") for v, time in enumerate(times, start=1)]
 
 
 @pytest.mark.parametrize(
@@ -422,7 +420,7 @@ def arrivals(*times: float | None) -> list[Commit]:
         ((900.0, 901.0), [100.0, 100.0]),
     ],
 )
-def test_times_never_go_back_nor_ahead(times: Any, effective: list[float]) -> None:
+def test_times_are_monotonic_and_past(times: Any, effective: list[float]) -> None:
     assert effective_times(arrivals(*times), 100.0) == effective
 
 
@@ -443,7 +441,7 @@ MISREAD = {
 
 
 def misread(table: Path, case: str) -> None:
-    """A table with the columns `id` and `v` of one file."""
+    """Create a table of one file with columns `id` and `v`."""
     kind, column = MISREAD.get(case, ("long", {"v": [7]}))
     data = pa.table({"id": pa.array([1]), **column})
     if case == "old calendar":
@@ -453,45 +451,43 @@ def misread(table: Path, case: str) -> None:
     handmade.commit(table, 1, handmade.added(table, "a.parquet", data, **options))
 
 
-def rewrite(table: Path, who: dict[str, Any], *, moves: bool, is_gone: bool = False) -> None:
-    """The file replaced by a copy, in which another reader's `v` stands."""
+def rewrite(table: Path, writer: dict[str, Any], *, moves: bool, is_gone: bool = False) -> None:
+    """Replace the file by a copy without the values of `v`."""
     data_change = {"dataChange": not moves}
     added = handmade.added(table, "b.parquet", pa.table({"id": [1]}), data_change)
     if is_gone:
         (table / "a.parquet").unlink()
-    handmade.commit(table, 2, who, handmade.remove("a.parquet", **data_change), added)
+    handmade.commit(table, 2, writer, handmade.remove("a.parquet", **data_change), added)
 
 
-def is_believed(table: Path) -> bool:
+def is_trusted_copy(table: Path) -> bool:
     source = open_source("t", str(table))
     return has_faithful_copies(source.entries(1, 2), source.snapshot())
 
 
 @pytest.mark.parametrize("case", MISREAD)
-def test_copies_of_what_others_misread_are_not_believed(tmp_path: Path, case: str) -> None:
+def test_copies_of_misread_columns_are_not_trusted(tmp_path: Path, case: str) -> None:
     misread(tmp_path, case)
-    for who, moves, is_trusted in (
+    for writer, moves, is_trusted in (
         (OF_OTHERS, True, False),
         ({"commitInfo": {}}, False, False),
         (OF_SPARK, True, True),
     ):
-        rewrite(tmp_path, who, moves=moves)
-        assert is_believed(tmp_path) is is_trusted
+        rewrite(tmp_path, writer, moves=moves)
+        assert is_trusted_copy(tmp_path) is is_trusted
 
 
-def test_other_copies_are_while_the_original_is_there(tmp_path: Path) -> None:
+def test_other_copies_need_the_original_file(tmp_path: Path) -> None:
     misread(tmp_path, "nothing")
     for is_gone in (False, True):
         rewrite(tmp_path, OF_OTHERS, moves=True, is_gone=is_gone)
-        assert is_believed(tmp_path) is not is_gone
+        assert is_trusted_copy(tmp_path) is not is_gone
 
 
 @pytest.mark.parametrize("moves", [True, False])
 @pytest.mark.parametrize("column", ["id", "v"])
-def test_their_rows_are_then_compared_file_by_file(
-    tmp_path: Path, column: str, moves: bool
-) -> None:
-    """In every column: a sketch kept by touch reads its own alone."""
+def test_untrusted_copies_use_file_diff(tmp_path: Path, column: str, moves: bool) -> None:
+    """This applies to each column, because a conservative sketch reads only its own."""
     misread(tmp_path, "other letters")
     rewrite(tmp_path, OF_OTHERS, moves=moves)
     changes = read_changes(open_source("t", str(tmp_path)), 1, 2, [column])
@@ -499,26 +495,26 @@ def test_their_rows_are_then_compared_file_by_file(
     assert changes.table.column(column).to_pylist() == {"id": [1, 1], "v": [7, None]}[column]
 
 
-def test_rows_copied_into_the_feed_alone_are_not_believed(tmp_path: Path) -> None:
-    """All rows of a file deleted, so that no data file takes its place."""
+def test_rows_copied_to_feed_only_are_not_trusted(tmp_path: Path) -> None:
+    """All rows of the file are deleted, so there is no new data file."""
     misread(tmp_path, "other letters")
-    told = pa.table({"id": [1], "v": pa.nulls(1, pa.int64()), "_change_type": ["delete"]})
-    name = handmade.write_file(tmp_path, "_change_data/c.parquet", told)
+    deleted = pa.table({"id": [1], "v": pa.nulls(1, pa.int64()), "_change_type": ["delete"]})
+    name = handmade.write_file(tmp_path, "_change_data/c.parquet", deleted)
     change = {"cdc": {"path": name, "partitionValues": {}, "size": 1, "dataChange": False}}
     handmade.commit(tmp_path, 2, OF_OTHERS, handmade.remove("a.parquet"), change)
     changes = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])
     assert (changes.table.column("v").to_pylist(), changes.weights.tolist()) == ([7], [-1])
 
 
-def test_copies_in_tables_with_deletion_vectors_are_not_believed(tmp_path: Path) -> None:
+def test_copies_beside_deletion_vectors_are_not_trusted(tmp_path: Path) -> None:
     misread(tmp_path, "nothing")
     rewrite(tmp_path, OF_OTHERS, moves=True)
-    assert is_believed(tmp_path)
+    assert is_trusted_copy(tmp_path)
     handmade.commit(tmp_path, 3, handmade.protocol("deletionVectors"))
-    assert not is_believed(tmp_path)
+    assert not is_trusted_copy(tmp_path)
 
 
-def test_one_commit_of_several_is_enough(tmp_path: Path) -> None:
+def test_one_bad_commit_is_enough(tmp_path: Path) -> None:
     misread(tmp_path, "INT96")
     rewrite(tmp_path, OF_OTHERS, moves=True)
     handmade.commit(tmp_path, 3, OF_SPARK, handmade.add("a.parquet", 1))
@@ -526,8 +522,8 @@ def test_one_commit_of_several_is_enough(tmp_path: Path) -> None:
     assert not has_faithful_copies(source.entries(1, 3), source.snapshot())
 
 
-def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
-    """Why its copies are not believed."""
+def test_deltalake_loses_respelled_columns(tmp_path: Path) -> None:
+    """This is why its copies are not trusted."""
     misread(tmp_path, "other letters")
     write_deltalake(DeltaTable(str(tmp_path)), pa.table({"id": [2], "v": [8]}), mode="append")
     DeltaTable(str(tmp_path)).optimize.compact()
@@ -538,7 +534,7 @@ def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
     assert sorted(signed, key=str) == [(7, -1), (8, -1), (8, 1), (None, 1)]
 
 
-def test_a_commit_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
+def test_unicode_line_separators_in_commit(tmp_path: Path) -> None:
     misread(tmp_path, "nothing")
     rewrite(tmp_path, {"commitInfo": {"operation": "a\u2028b\u0085c"}}, moves=False)
     log, lines = handmade.entry(tmp_path, 2), handmade.actions_of(tmp_path, 2)
@@ -570,9 +566,9 @@ def append_some(path: str, *counts: int) -> None:
         (lambda path: write_deltalake(path, FED_ROWS.slice(0, 3), mode="overwrite"), 103, 2),
         (lambda path: (append_some(path, 7), DeltaTable(path).optimize.compact()), 7, 1),
     ],
-    ids=["nothing", "appended", "deleted", "overwritten", "rearranged"],
+    ids=["nothing", "appended", "deleted", "overwritten", "compacted"],
 )
-def test_what_is_pending(
+def test_pending_size(
     fed_path: str, change: Callable[[str], object], rows: int, files: int
 ) -> None:
     change(fed_path)
@@ -583,7 +579,7 @@ def test_what_is_pending(
     assert pending_size(source, source.version) == ChangeSize(0, 0, 0)
 
 
-def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
+def test_deletion_vector_counts_deleted_rows(tmp_path: Path) -> None:
     file = handmade.added(tmp_path, "a.parquet", FED_ROWS)
     path = handmade.create(tmp_path, {"id": "long"}, file, features=["deletionVectors"])
     source = open_source("v", path)
@@ -593,7 +589,7 @@ def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
     assert pending_size(replace(source, version=1), 0).rows == 4
 
 
-def test_a_log_without_statistics_or_entries_says_nothing(fed_path: str) -> None:
+def test_log_without_statistics_or_entries(fed_path: str) -> None:
     name = handmade.write_file(Path(fed_path), "b.parquet", FED_ROWS)
     handmade.commit(Path(fed_path), 1, handmade.add(name, 100, stats=None))
     result = pending_size(open_source("t", fed_path), 0)
@@ -627,7 +623,7 @@ def test_defaults_of_delta() -> None:
     assert (log.kept, files.kept) == (timedelta(days=3), timedelta(days=7))
 
 
-def test_when_a_version_was_committed(fed_path: str) -> None:
+def test_commit_time_of_version(fed_path: str) -> None:
     write_deltalake(fed_path, FED_ROWS.slice(0, 7), mode="append")
     source = open_source("t", fed_path)
     first, second = committed_at(source, 0), committed_at(source, 1)
@@ -637,7 +633,7 @@ def test_when_a_version_was_committed(fed_path: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("feed", ["true", "false"])
-def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
+def test_row_counts_of_log_match_rows(tmp_path: Path, feed: str) -> None:
     path = str(tmp_path / "t")
     rows = pa.table({"a": [1, 2, 3], "b": [1, 1, 1]})
     write_deltalake(path, rows, configuration={"delta.enableChangeDataFeed": feed})
@@ -646,15 +642,17 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
     DeltaTable(path).delete("a = 2")
     DeltaTable(path).optimize.compact()
     for since, until in combinations(range(open_source("t", path).version + 1), 2):
-        at = open_source("t", path)
-        size = size_of(commits_of(at, at.entries(since, until)))
+        source = open_source("t", path)
+        size = size_of(commits_of(source, source.entries(since, until)))
         assert size.files == 0 or size.bytes > 0
         if until == since + 1:
             columns = ("a", "b")
-            read = read_changes(at, since, until, columns, table_id=at.table_id, net_by=columns)
+            read = read_changes(
+                source, since, until, columns, table_id=source.table_id, net_by=columns
+            )
             known = size.rows is not None
             assert size.rows == (read.rows if known else None), (since, until)
-            # deltalake does not say how many rows a file had that it replaced.
+            # deltalake does not log the row counts of replaced files.
             assert known or feed == "false"
 
 
@@ -685,7 +683,7 @@ UPDATED = {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}}
         ([{"add": {"path": "a", "stats": "no json", "size": None}}], ChangeSize(None, 0, 1)),
     ],
 )
-def test_what_the_log_tells(path: str, actions: list[dict[str, object]], size: ChangeSize) -> None:
+def test_size_of_commit(path: str, actions: list[dict[str, object]], size: ChangeSize) -> None:
     assert size_of(commits_of(open_source("t", path), [logged(*actions)])) == size
 
 
@@ -702,12 +700,12 @@ MOVED = {"add": file("a", 7, dataChange=False)}
         ([{"metaData": {}}, MOVED], False),
     ],
 )
-def test_only_what_says_so_moves_rows(actions: list[dict[str, object]], only_moves: bool) -> None:
+def test_only_moves(actions: list[dict[str, object]], only_moves: bool) -> None:
     assert logged(*actions).only_moves is only_moves
 
 
-def test_what_an_entry_says_of_itself() -> None:
-    """A protocol alone may change how a table is read; of Spark is what says so throughout."""
+def test_flags_of_an_entry() -> None:
+    """Protocol actions may change metadata; all of an entry's writers must be Spark."""
     actions = ({"protocol": {"minReaderVersion": 3}}, {"metaData": {}}, {"add": file("a", 7)})
     assert [logged(action).may_change_metadata for action in actions] == [True, True, False]
     other = {"commitInfo": {"engineInfo": "delta-rs"}}
@@ -727,8 +725,8 @@ def escaped_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     Tests only read it.
     """
     path = str(tmp_path_factory.mktemp("marked") / "t")
-    for at in range(4):
-        write_deltalake(path, ESCAPED_ROWS.slice(at * 8), mode="append", partition_by=["p"])
+    for part in range(4):
+        write_deltalake(path, ESCAPED_ROWS.slice(part * 8), mode="append", partition_by=["p"])
     delta = DeltaTable(path)
     delta.delete("id = 13")
     delta.update(updates={"id": "id + 100"}, predicate="id < 5")
@@ -738,7 +736,7 @@ def escaped_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -> None:
+def test_commits_lead_from_each_version_to_later_ones(escaped_path: str) -> None:
     source = open_source("t", escaped_path)
     snapshots = [source.snapshot(version) for version in range(source.version + 1)]
     marks = [snapshot.mark for snapshot in snapshots]
@@ -751,20 +749,20 @@ def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -
         assert leads_to(before, entries, snapshots[until]) is (before.digest == mark.digest)
 
 
-def test_the_same_files_in_another_order_and_place_have_the_same_mark(escaped_path: str) -> None:
+def test_mark_ignores_order_and_location_of_files(escaped_path: str) -> None:
     snapshot = open_source("t", escaped_path).snapshot()
     order = list(range(len(snapshot.uris)))
     random.Random(1).shuffle(order)
-    uris = tuple(snapshot.uris[at].replace(snapshot.path, "/elsewhere/t") for at in order)
+    uris = tuple(snapshot.uris[i].replace(snapshot.path, "/elsewhere/t") for i in order)
     moved = replace(snapshot, path="/elsewhere/t", uris=uris, actions=snapshot.actions.take(order))
     assert moved.mark == snapshot.mark
 
 
-def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) -> None:
+def test_mark_depends_on_size_name_and_deletions(escaped_path: str) -> None:
     snapshot = open_source("t", escaped_path).snapshot()
     sizes = snapshot.actions.column("size_bytes").to_pylist()
-    at = snapshot.actions.schema.get_field_index("size_bytes")
-    larger = snapshot.actions.set_column(at, "size_bytes", pa.array([sizes[0] + 1, *sizes[1:]]))
+    index = snapshot.actions.schema.get_field_index("size_bytes")
+    larger = snapshot.actions.set_column(index, "size_bytes", pa.array([sizes[0] + 1, *sizes[1:]]))
     others: list[Snapshot] = [
         replace(snapshot, actions=larger),
         replace(snapshot, uris=(snapshot.uris[0] + "x", *snapshot.uris[1:])),
@@ -774,11 +772,11 @@ def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) ->
     assert len({other.mark.digest for other in [snapshot, *others]}) == 5
 
 
-def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path: str) -> None:
-    """Files are hashed in pieces as wide as their longest name: that is no part of the mark."""
+def test_mark_hashes_each_name_by_itself(escaped_path: str) -> None:
+    """Files are hashed in padded chunks; padding is not part of the mark."""
     snapshot = open_source("t", escaped_path).snapshot()
     draw = random.Random(2)
-    names = ["x" * draw.randrange(1, 40) + str(at) for at in range(3000)]
+    names = ["x" * draw.randrange(1, 40) + str(number) for number in range(3000)]
     actions = snapshot.actions.slice(0, 1).take([0] * len(names))
 
     def marked(chosen: list[str]) -> str:
@@ -789,7 +787,7 @@ def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path
     assert marked(names) != marked([*names[:-1], names[-1] + "y"])
 
 
-def test_a_removed_file_without_its_size_tells_nothing(escaped_path: str) -> None:
+def test_removed_file_without_size_is_unknown(escaped_path: str) -> None:
     source = open_source("t", escaped_path)
     lines = actions_of(escaped_path, 4)
     for line in lines:
@@ -798,8 +796,8 @@ def test_a_removed_file_without_its_size_tells_nothing(escaped_path: str) -> Non
     assert leads_to(source.snapshot(3).mark, [logged(*lines)], source.snapshot(4)) is None
 
 
-def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
-    """A file removed and added again with more rows deleted is another file to the mark."""
+def test_deletion_vectors_change_the_mark(tmp_path: Path) -> None:
+    """A file added again with more deleted rows changes the mark."""
     rows = pa.table({"id": pa.array(range(30), pa.int64())})
     table = VectoredTable(tmp_path, rows, feed=True)
     table.delete(lambda part: pc.equal(part["id"], 3))

@@ -1,4 +1,4 @@
-"""Pruning leaves out only files in which no row can match; brute force is the judge."""
+"""Pruning skips only files in which no row can match, compared with brute force."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ from tests.tables.handmade import (
 NAN = float("nan")
 
 
-def wanted(
+def filter_of(
     kind: SqlType, boundaries: tuple[BoundaryValue, ...], ids: list[int], column: str = "v"
 ) -> RangeFilter:
     partition = RangePartition("t", column, kind, boundaries)
@@ -92,20 +92,20 @@ def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
     return sorted(pylist, key=lambda value: (value is not None, str(value)))
 
 
-def test_files_outside_are_left_out(tmp_path: Path) -> None:
+def test_files_outside_are_skipped(tmp_path: Path) -> None:
     files = [[0, 9], [10, 19], [20, 29], [30, None], [None, None]]
     tables = (pa.table({"v": pa.array(values, pa.int64())}) for values in files)
     snapshot = written(tmp_path, *tables)
-    assert rows_of(snapshot, wanted(LONG, (10, 20, 30), [0, 2])) == [0, 20, 29, 9]
-    assert rows_of(snapshot, wanted(LONG, (10, 20, 30), [4])) == [None, None, None, 30]
-    assert rows_of(snapshot, wanted(LONG, (10,), [0]), wanted(LONG, (5,), [1])) == [0, 9]
-    everything = wanted(LONG, (10, 20, 30), [0, 1, 2, 3, 4])
-    of_another_type = wanted(DOUBLE, (100.0,), [1])
+    assert rows_of(snapshot, filter_of(LONG, (10, 20, 30), [0, 2])) == [0, 20, 29, 9]
+    assert rows_of(snapshot, filter_of(LONG, (10, 20, 30), [4])) == [None, None, None, 30]
+    assert rows_of(snapshot, filter_of(LONG, (10,), [0]), filter_of(LONG, (5,), [1])) == [0, 9]
+    everything = filter_of(LONG, (10, 20, 30), [0, 1, 2, 3, 4])
+    of_another_type = filter_of(DOUBLE, (100.0,), [1])
     for filters in ([], [everything], [of_another_type]):
         assert len(prune_files(snapshot, filters)) == 5
 
 
-def test_partitions_of_one_value_each(tmp_path: Path) -> None:
+def test_prune_partitions_by_value(tmp_path: Path) -> None:
     data = pa.table({"v": [1.0, NAN, None], "x": [1, 2, 3]})
     snapshot = written(tmp_path, data, partition_by=["v"])
     for value, row in ((1.0, 1), (NAN, 2), (None, 3)):
@@ -114,28 +114,28 @@ def test_partitions_of_one_value_each(tmp_path: Path) -> None:
         assert len(kept) < len(snapshot.files)
 
 
-def test_nulls_are_found_only_where_they_are(tmp_path: Path) -> None:
+def test_files_without_null_are_skipped(tmp_path: Path) -> None:
     snapshot = written(
         tmp_path,
         pa.table({"v": [1, 2]}),
         pa.table({"v": pa.array([None, None], pa.int64())}),
         pa.table({"v": [None, 30]}),
     )
-    assert rows_of(snapshot, wanted(LONG, (10,), [2])) == [None, None, None, 30]
-    assert rows_of(snapshot, wanted(LONG, (10,), [0])) == [1, 2]
+    assert rows_of(snapshot, filter_of(LONG, (10,), [2])) == [None, None, None, 30]
+    assert rows_of(snapshot, filter_of(LONG, (10,), [0])) == [1, 2]
 
 
 def test_partition_columns_prune() -> None:
     snapshot = open_source("t", str(fixture_table("delta-0.8.0-null-partition"))).snapshot()
-    (kept,) = prune_files(snapshot, [wanted(STRING, ("B",), [0], "k")])
+    (kept,) = prune_files(snapshot, [filter_of(STRING, ("B",), [0], "k")])
     assert kept.partition_values == {"k": "A"}
-    (kept,) = prune_files(snapshot, [wanted(STRING, ("B",), [2], "k")])
+    (kept,) = prune_files(snapshot, [filter_of(STRING, ("B",), [2], "k")])
     assert kept.partition_values == {"k": None}
 
 
 def test_mapped_columns_prune() -> None:
     snapshot = open_source("t", str(fixture_table("table_with_partitioning_mapping"))).snapshot()
-    assert len(prune_files(snapshot, [wanted(STRING, ("A",), [0], "description")])) == 0
+    assert len(prune_files(snapshot, [filter_of(STRING, ("A",), [0], "description")])) == 0
 
 
 _KINDS: list[tuple[SqlType, pa.DataType, st.SearchStrategy[Any]]] = [
@@ -149,7 +149,7 @@ _KINDS: list[tuple[SqlType, pa.DataType, st.SearchStrategy[Any]]] = [
 @pytest.mark.parametrize(("kind", "arrow", "values"), _KINDS)
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_every_matching_row_is_kept(
+def test_each_matching_row_is_kept(
     tmp_path_factory: pytest.TempPathFactory,
     kind: SqlType,
     arrow: pa.DataType,
@@ -161,7 +161,7 @@ def test_every_matching_row_is_kept(
     drawn = data.draw(st.lists(values.filter(lambda v: v == v), max_size=3))
     boundaries = tuple(sorted(set(drawn)))
     ids = data.draw(st.sets(st.integers(0, len(boundaries) + 1)))
-    chosen = wanted(kind, boundaries, sorted(ids))
+    chosen = filter_of(kind, boundaries, sorted(ids))
     tables = [pa.table({"v": pa.array(file, arrow)}) for file in files]
     snapshot = written(tmp_path_factory.mktemp("t") / "t", *tables)
 
@@ -174,7 +174,7 @@ def test_every_matching_row_is_kept(
 
 
 @pytest.mark.parametrize("char", ["\U00020000", "\U0010ffff", "\U0001f600"])
-def test_characters_written_as_escapes_leave_no_file_out(tmp_path: Path, char: str) -> None:
+def test_escaped_characters_skip_no_file(tmp_path: Path, char: str) -> None:
     # deltalake reads the pair of surrogates of U+20000 as U+10000, which is below it.
     rows = pa.table({"s": [f"a{char}"]})
     create_laid_out_table(str(tmp_path / "t"), [rows])
@@ -190,17 +190,17 @@ FLOAT_BELOW, FLOAT_ABOVE = 0.09999999403953552, 0.10000000894069672
 
 
 @pytest.mark.parametrize(
-    ("kind", "stated", "low", "high"),
+    ("kind", "value", "low", "high"),
     [
         *(("long", 5, 5, 5), ("boolean", True, True, True), ("date", "2020-01-01", 18262, 18262)),
         ("timestamp_ntz", "1970-01-01T00:00:00.000", -1000, 1000),
         ("timestamp", "1973-01-01T00:00:00.000Z", IN_1973 - 1000, IN_1973 + 1000),
-        # Before 1973 an offset may have had seconds that nobody tells.
+        # Before 1973, offsets may have had seconds that texts lack.
         ("timestamp", "1972-12-31T23:59:59.999Z", IN_1973 - 60_002_000, IN_1973 + 60_000_000),
         # No bound moves past zero.
         *(("decimal(38,1)", 0.0, 0, 0), ("decimal(38,1)", -1.5, -16, -14)),
         ("decimal(38,0)", 2**63, 2**63 - 2**19 - 1, 2**63 + 2**19 + 1),
-        # As deltalake cuts what is longer.
+        # deltalake truncates longer numbers.
         *(("decimal(38,0)", 2**63 - 1, None, None), ("decimal(38,0)", -(2**63), None, None)),
         *(("float", 0.1, FLOAT_BELOW, FLOAT_ABOVE), ("float", 0.0, 0.0, 0.0)),
         ("float", 3.5e38, float(np.finfo(np.float32).max), math.inf),
@@ -214,11 +214,9 @@ FLOAT_BELOW, FLOAT_ABOVE = 0.09999999403953552, 0.10000000894069672
         *(("string", text, text, None) for text in ("a\ufffd", "\U0001f600")),
     ],
 )
-def test_bounds_from_what_is_stated(
-    tmp_path: Path, kind: str, stated: Any, low: Any, high: Any
-) -> None:
-    told = json.loads(handmade.stats(3, {"v": 0}, v=(stated, stated)))
-    file = handmade.add("a.parquet", 3, stats=json.dumps(told, ensure_ascii=False))
+def test_bounds_from_statistics(tmp_path: Path, kind: str, value: Any, low: Any, high: Any) -> None:
+    file_stats = json.loads(handmade.stats(3, {"v": 0}, v=(value, value)))
+    file = handmade.add("a.parquet", 3, stats=json.dumps(file_stats, ensure_ascii=False))
     features = ["timestampNtz"] if kind == "timestamp_ntz" else []
     handmade.create(tmp_path, {"v": kind}, file, features=features)
     lines = [json.dumps(action, ensure_ascii=False) for action in handmade.actions_of(tmp_path, 0)]
@@ -238,9 +236,9 @@ BELOW = {None: None, 0.0: 0.0, -1.0: -1.0000000000000004}
 ABOVE = {None: None, 2.0: 2.000000000000001, -1.0: -0.9999999999999998}
 
 
-def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
-    """Statistics missing in whole or in part, NULL alone, no rows."""
-    stated: list[dict[str, Any] | None] = [
+def test_incomplete_statistics(tmp_path: Path) -> None:
+    """Statistics are missing, partial, of NULLs only, or of no rows."""
+    all_stats: list[dict[str, Any] | None] = [
         None,
         {"numRecords": 3},
         {"numRecords": 3, "nullCount": {"v": 3}},
@@ -250,34 +248,34 @@ def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
         {"numRecords": 3, "nullCount": {"v": 0}, "maxValues": {"v": -1.0}},
     ]
     files = [
-        handmade.add(f"{at}.parquet", 3, stats=None if result is None else json.dumps(result))
-        for at, result in enumerate(stated)
+        handmade.add(f"{number}.parquet", 3, stats=None if result is None else json.dumps(result))
+        for number, result in enumerate(all_stats)
     ]
     path = handmade.create(tmp_path, {"v": "double", "other": "long"}, *files)
     snapshot = open_source("t", path).snapshot()
     bounds = file_bounds(snapshot, "V")
     for file, result in zip(snapshot.files, bounds, strict=True):
-        text = stated[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))] or {}
+        text = all_stats[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))] or {}
         rows, nulls = text.get("numRecords"), text.get("nullCount", {}).get("v")
         low, high = (text.get(side, {}).get("v") for side in ("minValues", "maxValues"))
         may_be_nan = nulls is None or rows is None or nulls < rows
         limits = BELOW[low], ABOVE[high]
         assert result == ValueBounds(*limits, nulls, rows, may_be_nan)
-    assert file_bounds(snapshot, "v") is bounds, "read once a snapshot"
-    assert not replace(snapshot, version=1).bounds, "another snapshot has nothing of this one's"
+    assert file_bounds(snapshot, "v") is bounds, "read once per snapshot"
+    assert not replace(snapshot, version=1).bounds, "not shared with another snapshot"
 
 
-def test_a_partition_is_one_value(tmp_path: Path) -> None:
-    """NULL and NaN too, with a count of rows and without."""
+def test_bounds_of_partitions(tmp_path: Path) -> None:
+    """Including NULL and NaN, with and without row counts."""
     cases = [(value, stats) for value in ("1.5", "NaN", None, "") for stats in (3, None)]
     files = [
         handmade.add(
-            f"{at}.parquet",
+            f"{number}.parquet",
             3,
             stats=None if rows is None else json.dumps({"numRecords": rows}),
             partitionValues={"v": value},
         )
-        for at, (value, rows) in enumerate(cases)
+        for number, (value, rows) in enumerate(cases)
     ]
     columns = {"v": "double", "other": "long"}
     path = handmade.create(tmp_path, columns, *files, partition_columns=["v"])
@@ -285,7 +283,7 @@ def test_a_partition_is_one_value(tmp_path: Path) -> None:
     for file, result in zip(snapshot.files, file_bounds(snapshot, "v"), strict=True):
         value, rows = cases[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))]
         if not value:
-            assert result.is_all_null, "also where nobody tells how many rows there are"
+            assert result.is_all_null, "even without a row count"
             assert result.null_count == (rows or 1)
         else:
             known = None if value == "NaN" else 1.5
@@ -299,26 +297,26 @@ VALUES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
     "double": (DOUBLE, pa.float64(), [-math.inf, -0.0, 5e-324, 1.5]),
     "text": (STRING, pa.string(), ["", "a", "b" * 32, "\U00020000"]),
 }
-"""Ascending values of some types; files start and end at all of them."""
+"""Ascending values by type; files start and end at each of them."""
 NUMBERS = [Fraction(1, 2), 2**63, -(2**70)]
-"""Constants that a column of whole numbers may be compared with."""
+"""Constants to compare with integer columns."""
 
 
 def every_file(values: list[Any]) -> list[ValueBounds]:
-    """All that a log may tell of a file whose least and greatest value are among these."""
+    """All possible bounds of a file whose minimum and maximum are among these values."""
     return [
         ValueBounds(low, high, nulls, rows, may_be_nan)
         for low, high in itertools.product([None, *values], repeat=2)
         for nulls, rows in [(None, None), (None, 3), (1, None), (0, 3), (1, 3), (3, 3), (0, 0)]
         for may_be_nan in (False, True)
         if None in (low, high) or low <= high
-        # Of NULLs alone there is no least or greatest value.
+        # A file of only NULLs has no minimum or maximum.
         if rows is None or nulls is None or nulls < rows or low is high is None
     ]
 
 
 def some_files(values: list[Any]) -> list[list[ValueBounds]]:
-    """A few of these files, many times."""
+    """Random small samples of these files."""
     rng, files = random.Random(7), every_file(values)
     known = [one for one in files if None not in (one.minimum, one.maximum)]
     return [rng.sample(rng.choice([files, known]), rng.randint(0, 4)) for _ in range(60)]
@@ -343,9 +341,9 @@ def test_files_that_may_match_ranges(case: Case) -> None:
         partition = RangePartition("t", "v", kind, boundaries)
         for ids in itertools.product((False, True), repeat=partition.size):
             chosen = RangeSet.of(np.flatnonzero(ids).tolist(), partition.size)
-            wanted = exact_filter(chosen, partition)
-            tolist = statistics._may_match(wanted, bounds).tolist()
-            assert tolist == [handmade.may_match(wanted, one) for one in bounds]
+            row_filter = exact_filter(chosen, partition)
+            tolist = statistics._may_match(row_filter, bounds).tolist()
+            assert tolist == [handmade.may_match(row_filter, one) for one in bounds]
         spans = file_spans(partition, bounds)
         pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
         assert pairs == [handmade.span_of(partition, one) for one in bounds]
@@ -355,19 +353,19 @@ def test_files_that_may_hold_values(case: Case) -> None:
     kind, arrow, values = case
     bounds = column_bounds(every_file(values), kind)
     more = [math.nan] if kind is DOUBLE else []
-    for asked in ([], *([one] for one in [None, *values, *more]), [None, values[0], values[-1]]):
-        # Arrow makes no wide decimals of Python's integers.
-        made = [one and Decimal(one) for one in asked] if kind.kind is Kind.DECIMAL else asked
-        vector = from_arrow(pa.array(made, arrow, from_pandas=False), kind)
+    for sought in ([], *([one] for one in [None, *values, *more]), [None, values[0], values[-1]]):
+        # Arrow does not convert Python integers to wide decimals.
+        plain = [one and Decimal(one) for one in sought] if kind.kind is Kind.DECIMAL else sought
+        vector = from_arrow(pa.array(plain, arrow, from_pandas=False), kind)
         tolist = statistics._may_hold(vector, bounds).tolist()
-        assert tolist == [handmade.may_hold_some(asked, one) for one in bounds]
+        assert tolist == [handmade.may_hold_some(sought, one) for one in bounds]
     for constant in values if kind in (STRING, DOUBLE) else [*values, *NUMBERS]:
         for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
             flags = statistics._condition_may_hold(op, bounds, constant)
             assert flags.tolist() == [handmade.may_compare(op, one, constant) for one in bounds]
 
 
-def test_files_that_may_meet_others(case: Case) -> None:
+def test_files_that_may_join(case: Case) -> None:
     kind, _, values = case
     bounds = column_bounds(every_file(values), kind)
     for others in some_files(values):
@@ -381,7 +379,7 @@ def test_files_that_may_meet_others(case: Case) -> None:
             assert spans.meets(bounds).tolist() == expected
 
 
-def test_places_of_spans(case: Case) -> None:
+def test_line_of_spans(case: Case) -> None:
     kind, _, values = case
     for files in some_files(values):
         bounds = column_bounds(files, kind)
@@ -394,8 +392,8 @@ def test_places_of_spans(case: Case) -> None:
             lows, beyond = line.spans(bounds.filled)
             assert lows.tolist() == [line.place(one.minimum) for one in filled]
             assert bool((beyond > lows).all())
-            wanted = [line.place(one.maximum) + line.unit for one in filled]
-            assert beyond.tolist() == np.maximum(wanted, np.nextafter(lows, np.inf)).tolist()
+            expected_ends = [line.place(one.maximum) + line.unit for one in filled]
+            assert beyond.tolist() == np.maximum(expected_ends, np.nextafter(lows, np.inf)).tolist()
 
 
 @FEW
@@ -403,21 +401,21 @@ def test_places_of_spans(case: Case) -> None:
 def test_no_integer_is_rounded(values: list[int]) -> None:
     ordered = sorted(set(values))
     assert as_array(ordered).tolist() == ordered
-    asked = as_array([2**53 + 1, 2**63 - 1])
-    places = [sum(one < value for one in ordered) for value in (2**53 + 1, 2**63 - 1)]
-    assert places_in(ordered, asked, "left").tolist() == places
+    needles = as_array([2**53 + 1, 2**63 - 1])
+    positions = [sum(one < value for one in ordered) for value in (2**53 + 1, 2**63 - 1)]
+    assert places_in(ordered, needles, "left").tolist() == positions
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int) -> None:
+def test_table_statistics_combine_those_of_files(tmp_path: Path, order: int) -> None:
     files = [
-        handmade.add(f"{at}.parquet", 2, stats=handmade.stats(2, {"v": at}, v=pair))
-        for at, pair in enumerate([(5, 9), (-2, 4), (7, 7)][::order])
+        handmade.add(f"{number}.parquet", 2, stats=handmade.stats(2, {"v": number}, v=pair))
+        for number, pair in enumerate([(5, 9), (-2, 4), (7, 7)][::order])
     ]
     snapshot = open_source("t", handmade.create(tmp_path, {"v": "long"}, *files)).snapshot()
     result, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
     filled = [one for one in bounds if not one.is_all_null]
-    assert len(filled) == 2, "a file of NULLs bounds nothing"
+    assert len(filled) == 2, "a file of NULLs has no bounds"
     assert result.minimum == min(one.minimum for one in filled)
     assert result.maximum == max(one.maximum for one in filled)
     assert result.null_count == 3
@@ -437,8 +435,8 @@ COLUMNS = {name: name for name in KINDS}
 Row = dict[str, Value]
 
 
-def stated(rng: Random, rows: Sequence[Row]) -> str:
-    """The statistics that a writer of Delta gives; now and then some of them are missing."""
+def random_stats(rng: Random, rows: Sequence[Row]) -> str:
+    """Statistics as a Delta writer gathers them, with some missing at random."""
     result: dict[str, Any] = {"numRecords": len(rows), "minValues": {}, "maxValues": {}}
     nulls = result["nullCount"] = {}
     for name in KINDS:
@@ -463,20 +461,20 @@ def _json(value: Value, *, rounds_up: bool) -> Any:
 def random_rows(rng: Random) -> list[Row]:
     pools = {}
     for name, (_, _, values) in KINDS.items():
-        some: list[Value] = rng.sample(values, rng.randint(1, min(3, len(values))))
-        pools[name] = some + ([None] if rng.random() < 0.4 else [])
+        sample: list[Value] = rng.sample(values, rng.randint(1, min(3, len(values))))
+        pools[name] = sample + ([None] if rng.random() < 0.4 else [])
         pools[name] = [None] if rng.random() < 0.05 else pools[name]
     return [{name: rng.choice(pool) for name, pool in pools.items()} for _ in range(3)]
 
 
 def snapshot_of(folder: Path, stats: Sequence[str]) -> Snapshot:
-    adds = [add(f"{at}.parquet", 3, stats=text) for at, text in enumerate(stats)]
+    adds = [add(f"{number}.parquet", 3, stats=text) for number, text in enumerate(stats)]
     columns = {name: kind for name, (kind, _, _) in KINDS.items()}
     return open_source("t", create(folder, columns, *adds)).snapshot()
 
 
 def condition(rng: Random) -> Expr:
-    """Mostly what bounds can tell of: a column and a constant, and how these are put together."""
+    """A random condition, mostly comparisons of a column and a constant."""
     if rng.random() < 0.3:
         return ExprMaker(rng).predicate(ATTRIBUTES)
     name = rng.choice(list(KINDS))
@@ -504,38 +502,38 @@ def condition(rng: Random) -> Expr:
     return Or((expr, condition(rng))) if rng.random() < 0.2 else expr
 
 
-def judged(folder: Path, cases: range) -> tuple[int, int, int]:
-    """Pairs looked at, files left out, and files with a row that meets the condition."""
-    looked = left_out = needed = 0
+def skipped_files(folder: Path, cases: range) -> tuple[int, int, int]:
+    """Counts of checked pairs, of skipped files, and of files with a matching row."""
+    checked = skipped = needed = 0
     for case in cases:
         rng = Random(f"prune {case}")
         files = [random_rows(rng) for _ in range(5)]
-        snapshot = snapshot_of(folder / str(case), [stated(rng, rows) for rows in files])
+        snapshot = snapshot_of(folder / str(case), [random_stats(rng, rows) for rows in files])
         for _ in range(25):
-            asked = condition(rng)
-            kept = {f.uri.rpartition("/")[2] for f in prune_by_condition(snapshot, asked, COLUMNS)}
-            for at, rows in enumerate(files):
+            where = condition(rng)
+            kept = {f.uri.rpartition("/")[2] for f in prune_by_condition(snapshot, where, COLUMNS)}
+            for number, rows in enumerate(files):
                 try:
-                    holds = any(is_true(asked, row) for row in rows)
+                    holds = any(is_true(where, row) for row in rows)
                 except ReferenceFailure:
                     continue
-                looked += 1
-                is_kept = f"{at}.parquet" in kept
-                left_out += not is_kept
+                checked += 1
+                is_kept = f"{number}.parquet" in kept
+                skipped += not is_kept
                 needed += holds
-                assert is_kept or not holds, (case, asked, rows)
-    return looked, left_out, needed
+                assert is_kept or not holds, (case, where, rows)
+    return checked, skipped, needed
 
 
 @random_cases(2, 5, 60)
-def test_a_file_with_a_row_that_counts_is_never_left_out(tmp_path: Path, cases: range) -> None:
-    looked, left_out, needed = judged(tmp_path, cases)
-    assert looked > 100 * len(cases)
-    assert min(left_out, needed) > looked // 6, "both happen often"
+def test_no_file_with_a_matching_row_is_skipped(tmp_path: Path, cases: range) -> None:
+    checked, skipped, needed = skipped_files(tmp_path, cases)
+    assert checked > 100 * len(cases)
+    assert min(skipped, needed) > checked // 6, "both are frequent"
 
 
 @pytest.mark.parametrize(
-    ("kind", "stats", "op", "asked", "kept"),
+    ("kind", "stats", "op", "constant", "kept"),
     [
         (DATE, ("2020-01-01", "2020-01-05"), "=", Literal(18262, DATE), True),
         (DATE, ("2020-01-01", "2020-01-05"), "=", Literal(18270, DATE), False),
@@ -552,17 +550,17 @@ def test_a_file_with_a_row_that_counts_is_never_left_out(tmp_path: Path, cases: 
         (LONG, (2, 2), "<>", Literal(2, LONG), False),
     ],
 )
-def test_a_file_is_kept_by_its_statistics(
-    tmp_path: Path, kind: SqlType, stats: tuple[Any, Any], op: str, asked: Literal, kept: bool
+def test_files_are_kept_by_statistics(
+    tmp_path: Path, kind: SqlType, stats: tuple[Any, Any], op: str, constant: Literal, kept: bool
 ) -> None:
     action = add("0.parquet", 2, stats=handmade.stats(2, {"v": 0}, v=stats))
     snapshot = open_source("t", create(tmp_path, {"v": str(kind.kind)}, action)).snapshot()
-    compared = Compare(CompareOp(op), Attribute("v", "v", kind).ref(), asked)
+    compared = Compare(CompareOp(op), Attribute("v", "v", kind).ref(), constant)
     assert bool(prune_by_condition(snapshot, compared, {"v": "v"})) == kept
 
 
-def test_a_column_of_another_type_at_this_version_tells_nothing(tmp_path: Path) -> None:
-    snapshot = snapshot_of(tmp_path, [stated(Random(1), random_rows(Random(2)))])
+def test_column_of_another_type_skips_no_file(tmp_path: Path) -> None:
+    snapshot = snapshot_of(tmp_path, [random_stats(Random(1), random_rows(Random(2)))])
     wrong = Compare(CompareOp.GREATER, Attribute("a", "a", INTEGER).ref(), Literal(9, INTEGER))
     assert len(prune_by_condition(snapshot, wrong, COLUMNS)) == 1
 
@@ -570,19 +568,17 @@ def test_a_column_of_another_type_at_this_version_tells_nothing(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("other", "kept"), [(Literal(5.0, DOUBLE), True), (Literal(5, INTEGER), False)]
 )
-def test_a_list_of_several_sorts_rounds_the_column(
-    tmp_path: Path, other: Literal, kept: bool
-) -> None:
-    """With a double in the list, Spark makes doubles of all: 2^53 + 1 is 2^53 then."""
+def test_mixed_list_rounds_the_column(tmp_path: Path, other: Literal, kept: bool) -> None:
+    """With a double in the list, Spark casts all to double, and 2^53 + 1 becomes 2^53."""
     row: Row = {**random_rows(Random(3))[0], "a": 2**53 + 1}
-    snapshot = snapshot_of(tmp_path, [stated(Random(5), [row])])
+    snapshot = snapshot_of(tmp_path, [random_stats(Random(5), [row])])
     listed = InList(Attribute("a", "a", LONG).ref(), (Literal(2**53, LONG), other))
     assert bool(prune_by_condition(snapshot, listed, COLUMNS)) == kept
 
 
-def test_constants_of_a_list_round_each_other(tmp_path: Path) -> None:
-    """Beside a constant of 30 digits Spark keeps 8 digits after the point of the other one, which
-    is 1 then; in `a = 1.000000000000000001` it keeps them all."""
+def test_list_constants_round_each_other(tmp_path: Path) -> None:
+    """Beside a constant of 30 digits, Spark rounds the other one to 8 decimal places, here to 1.
+    In `a = 1.000000000000000001` it keeps all digits."""
     bounds = {"minValues": {"a": 1}, "maxValues": {"a": 1}, "nullCount": {"a": 0}}
     file = add("0.parquet", 1, stats=json.dumps({"numRecords": 1, **bounds}))
     snapshot = open_source("t", create(tmp_path, {"a": "long"}, file)).snapshot()
@@ -606,8 +602,8 @@ def laid_out(path: Path, files: Iterable[pa.Table]) -> Snapshot:
     return open_source("t", str(path)).snapshot()
 
 
-def some(rng: Random, kind: str) -> pa.Table:
-    """Rows of one value more often than not, now and then with NULL or another value."""
+def random_table(rng: Random, kind: str) -> pa.Table:
+    """Rows of mostly one value, sometimes with NULL or another value."""
     _, arrow, values, _ = COUNTED_KINDS[kind]
     start = rng.randrange(len(values))
     near = values[start : start + rng.choice((1, 1, 2))]
@@ -619,68 +615,68 @@ def some(rng: Random, kind: str) -> pa.Table:
 
 
 def check(snapshot: Snapshot, partition: RangePartition) -> int:
-    """Files told; AssertionError where what is told is not what reading counts."""
-    counts, untold = known_counts(snapshot, partition)
-    left = {file.uri for file in untold}
-    told = [file for file in snapshot.files if file.uri not in left]
-    column = from_arrow(read_rows(snapshot, ["v"], told).column(0), partition.type)
+    """The number of files with known counts; asserts that these match the rows."""
+    counts, unknown = known_counts(snapshot, partition)
+    unknown_uris = {file.uri for file in unknown}
+    known = [file for file in snapshot.files if file.uri not in unknown_uris]
+    column = from_arrow(read_rows(snapshot, ["v"], known).column(0), partition.type)
     read = np.bincount(partition.range_ids_of(column), minlength=partition.size)
     assert counts.tolist() == read.tolist()
-    spread = spread_counts(snapshot, partition, untold, read)
+    spread = spread_counts(snapshot, partition, unknown, read)
     assert (spread >= 0).all()
-    rows = sum(file.rows - (0 if file.deleted is None else len(file.deleted)) for file in untold)
+    rows = sum(file.rows - (0 if file.deleted is None else len(file.deleted)) for file in unknown)
     assert spread.sum() == rows
-    return len(told)
+    return len(known)
 
 
 @pytest.mark.slow
 @random_cases(4, 6, 100)
 @pytest.mark.parametrize("kind", list(COUNTED_KINDS))
-def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -> None:
-    told = files = 0
+def test_known_counts_match_rows(tmp_path: Path, kind: str, cases: range) -> None:
+    known = files = 0
     partition = RangePartition("t", "v", COUNTED_KINDS[kind][0], COUNTED_KINDS[kind][3])
     for seed in cases:
         rng = Random(seed)
-        told += check(
-            laid_out(tmp_path / str(seed), [some(rng, kind) for _ in range(6)]), partition
+        known += check(
+            laid_out(tmp_path / str(seed), [random_table(rng, kind) for _ in range(6)]), partition
         )
         files += 6
-    assert files // 10 < told < files
+    assert files // 10 < known < files
 
 
 @random_cases(4, 6, 60)
 def test_deleted_rows_are_not_counted(tmp_path: Path, cases: range) -> None:
-    told = 0
+    known = 0
     for seed in cases:
         rng, path = Random(seed), tmp_path / str(seed)
-        table = VectoredTable(path, some(rng, "long"))
+        table = VectoredTable(path, random_table(rng, "long"))
         for _ in range(3):
-            table.append(some(rng, "long"))
-        gone = rng.randint(0, 3)
-        table.delete(lambda rows, gone=gone: pc.equal(rows["n"], gone))  # type: ignore[misc]  # bound now
+            table.append(random_table(rng, "long"))
+        deleted = rng.randint(0, 3)
+        table.delete(lambda rows, deleted=deleted: pc.equal(rows["n"], deleted))  # type: ignore[misc]  # bound now
         snapshot = open_source("t", str(path)).snapshot()
-        told += check(snapshot, RangePartition("t", "v", LONG, (-1, 0, 4)))
-    assert told > len(cases)
+        known += check(snapshot, RangePartition("t", "v", LONG, (-1, 0, 4)))
+    assert known > len(cases)
 
 
-def test_only_the_files_asked_for_count(tmp_path: Path) -> None:
-    snapshot = laid_out(tmp_path / "t", [pa.table({"v": [at, at]}) for at in range(4)])
+def test_only_given_files_are_counted(tmp_path: Path) -> None:
+    snapshot = laid_out(tmp_path / "t", [pa.table({"v": [number, number]}) for number in range(4)])
     partition = RangePartition("t", "v", LONG, (1, 2))
-    counts, untold = known_counts(snapshot, partition, snapshot.uris[1:])
-    assert (counts.tolist(), untold) == ([0, 2, 4, 0], ())
+    counts, unknown = known_counts(snapshot, partition, snapshot.uris[1:])
+    assert (counts.tolist(), unknown) == ([0, 2, 4, 0], ())
 
 
-def test_another_type_than_the_ranges_tells_nothing(tmp_path: Path) -> None:
+def test_ranges_of_another_type_count_nothing(tmp_path: Path) -> None:
     snapshot = laid_out(tmp_path / "t", [pa.table({"v": [1.5]})])
-    counts, untold = known_counts(snapshot, RangePartition("t", "v", LONG, (1, 2)))
-    assert (counts.sum(), len(untold)) == (0, 1)
+    counts, unknown = known_counts(snapshot, RangePartition("t", "v", LONG, (1, 2)))
+    assert (counts.sum(), len(unknown)) == (0, 1)
 
 
-def test_rows_are_spread_between_the_bounds_like_the_others(tmp_path: Path) -> None:
+def test_unknown_rows_are_spread_like_the_others(tmp_path: Path) -> None:
     files = [[0, 0, 0, 1], [0, 3, 3, 3, None], [5, 9], [None]]
     snapshot = laid_out(tmp_path / "t", [pa.table({"v": pa.array(v, pa.int64())}) for v in files])
     partition = RangePartition("t", "v", LONG, (1, 3, 5, 9))
     spread = spread_counts(snapshot, partition, snapshot.files, np.array([5, 1, 1, 0, 0, 0]))
-    # Three of four to the first of two ranges; of four 2.4, 0.8 and 0.8; one each; NULL apart.
+    # 3 of 4 rows to the first of two ranges; 2.4, 0.8 and 0.8 of 4; one each; NULL separately.
     assert spread.tolist() == [5, 2, 1, 1, 1, 2]
     assert (spread.sum(), spread[-1]) == (12, 2)

@@ -1,4 +1,4 @@
-"""Rows read from files: in parts, by row groups, by values; and how many partners keys have."""
+"""Reading rows: by parts, row groups and values; join partners per key."""
 
 from __future__ import annotations
 
@@ -80,25 +80,25 @@ KINDS: dict[str, SqlType] = {"long": LONG, "double": DOUBLE}
 
 
 def table(folder: Path, files: Sequence[Values], kind: str, *, has_stats: bool = True) -> Snapshot:
-    """A table of which the log alone is there; its bounds say nothing of NaN."""
+    """A table with a log only; its bounds do not cover NaN."""
     adds = []
-    for at, values in enumerate(files):
+    for number, values in enumerate(files):
         plain = [value for value in values if value is not None and value == value]
         limits = {"v": (min(plain), max(plain))} if plain else {}
-        told = {"stats": stats(len(values), {"v": values.count(None)}, **limits)}
-        told = told if has_stats or at % 2 else {}
-        adds.append(add(f"{at}.parquet", len(values), **told))
+        known = {"stats": stats(len(values), {"v": values.count(None)}, **limits)}
+        known = known if has_stats or number % 2 else {}
+        adds.append(add(f"{number}.parquet", len(values), **known))
     return open_source("t", create(folder, {"v": kind}, *adds)).snapshot()
 
 
-def is_wanted(value: Any, wanted: RangeFilter) -> bool:
-    """What the filter is in Spark: its intervals, and IS NULL."""
+def passes(value: Any, row_filter: RangeFilter) -> bool:
+    """Whether the value passes the filter in Spark: its intervals, or IS NULL."""
     if value is None:
-        return wanted.includes_null
+        return row_filter.includes_null
     return any(
         (result.low is None or value != value or value >= result.low)
         and (result.high is None or value < result.high)
-        for result in wanted.intervals
+        for result in row_filter.intervals
     )
 
 
@@ -111,12 +111,12 @@ def rows_read(read: PartedRead, rows: Sequence[Values]) -> list[str]:
         for part in read.parts
         for file in part.files
         for value in of(file)
-        if part.filter is None or is_wanted(value, part.filter)
+        if part.filter is None or passes(value, part.filter)
     )
 
 
 def random_files(rng: Random, kind: str) -> list[Values]:
-    """Sorted, nearly sorted or random values, some NULL and NaN among them."""
+    """Sorted, nearly sorted or random values, with some NULL and NaN."""
     values: Values = [rng.randint(0, 60) for _ in range(rng.randint(0, 120))]
     if rng.random() < 0.7:
         values.sort()
@@ -129,11 +129,11 @@ def random_files(rng: Random, kind: str) -> list[Values]:
         if rng.random() < 0.4:
             values = [v if rng.random() < 0.97 else math.nan for v in values]
     size = rng.randint(1, 8)
-    return [values[at : at + size] for at in range(0, len(values), size)]
+    return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-def judge(folder: Path, case: int, most_intervals: int) -> tuple[int, int]:
-    """Files read, and files that hold wanted rows of the sketch."""
+def check_parts(folder: Path, case: int, most_intervals: int) -> tuple[int, int]:
+    """Counts of files read and of files with rows in the sketch."""
     rng = Random(f"parts {case}")
     kind = rng.choice(list(KINDS))
     files = random_files(rng, kind)
@@ -142,51 +142,51 @@ def judge(folder: Path, case: int, most_intervals: int) -> tuple[int, int]:
     boundaries = tuple(map(float, cuts)) if kind == "double" else tuple(cuts)
     partition = RangePartition("t", "v", KINDS[kind], boundaries)
     share = rng.choice((0.02, 0.2, 0.5, 0.9, 1.0))
-    ids = [at for at in range(partition.size) if rng.random() < share]
+    ids = [range_id for range_id in range(partition.size) if rng.random() < share]
     read = parted_read(snapshot, RangeSet.of(ids, partition.size), partition)
     needed = sketch.exact_filter(RangeSet.of(ids, partition.size), partition)
     assert rows_read(read, files) == sorted(
-        repr(v) for file in files for v in file if is_wanted(v, read.wanted)
+        repr(v) for file in files for v in file if passes(v, read.wanted)
     )
     for values in files:
-        assert all(is_wanted(v, read.wanted) for v in values if is_wanted(v, needed))
+        assert all(passes(v, read.wanted) for v in values if passes(v, needed))
     for boundary in (math.nan if kind == "double" else 99, *boundaries, None):
-        assert is_wanted(boundary, read.wanted) >= is_wanted(boundary, needed)
+        assert passes(boundary, read.wanted) >= passes(boundary, needed)
     assert sum(part.filter is not None for part in read.parts) <= read_parts.MAX_PARTS
     for part in read.parts:
         assert part.filter is None or len(part.filter.intervals) <= most_intervals + 1
     return (
         sum(len(part.files) for part in read.parts),
-        sum(any(is_wanted(v, needed) for v in values) for values in files),
+        sum(any(passes(v, needed) for v in values) for values in files),
     )
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Small limits, so that gaps are closed and parts made with a few dozen values."""
+    """Small limits, so that a few dozen values need merged intervals and several parts."""
     monkeypatch.setattr(read_parts, "MAX_INTERVALS", 3)
     monkeypatch.setattr(read_parts, "MAX_PARTS", 4)
     return 3
 
 
 @random_cases(34, 57, 1000)
-def test_all_rows_of_whole_ranges(tmp_path: Path, cases: range, few: int) -> None:
-    results = [judge(tmp_path / str(case), case, few) for case in cases]
+def test_whole_ranges_are_read(tmp_path: Path, cases: range, few: int) -> None:
+    results = [check_parts(tmp_path / str(case), case, few) for case in cases]
     read, needed = (sum(counts) for counts in zip(*results, strict=True))
     assert needed <= read < 1.5 * needed
 
 
-def test_every_part_with_a_file_that_may_hold_nan_keeps_it(tmp_path: Path, few: int) -> None:
-    """Each file also has a value between wanted ranges, so that all of them need a filter."""
+def test_parts_keep_nan_of_their_files(tmp_path: Path, few: int) -> None:
+    """Each file also has a value between the sketch's ranges, so all need a filter."""
     files: list[Values] = [[5.0, 15.0, math.nan], [25.0, 35.0], [65.0, 75.0], [85.0, 95.0, 105.0]]
     snapshot = table(tmp_path, files, "double")
-    partition = RangePartition("t", "v", DOUBLE, tuple(10.0 * at for at in range(1, 11)))
+    partition = RangePartition("t", "v", DOUBLE, tuple(10.0 * number for number in range(1, 11)))
     read = parted_read(snapshot, RangeSet.of([0, 2, 4, 6, 8, 10], partition.size), partition)
     assert len(read.wanted.intervals) > few
     assert rows_read(read, files) == ["105.0", "25.0", "5.0", "65.0", "85.0", "nan"]
 
 
-def test_files_of_wanted_ranges_alone_have_no_filter(tmp_path: Path) -> None:
+def test_fully_covered_files_have_no_filter(tmp_path: Path) -> None:
     snapshot = table(tmp_path, [[0, 9], [10, 19], [15, 25]], "long")
     partition = RangePartition("t", "v", LONG, (10, 20))
     read = parted_read(snapshot, RangeSet.of([1], partition.size), partition)
@@ -194,78 +194,78 @@ def test_files_of_wanted_ranges_alone_have_no_filter(tmp_path: Path) -> None:
     assert parts == [(1, True), (1, False)]
 
 
-def test_scattered_ranges_of_a_sorted_table_are_read_alone(tmp_path: Path) -> None:
-    """More ranges than a filter has: 100 of 400 files hold them, and no other file is read."""
-    files: list[Values] = [[at * 10, at * 10 + 10] for at in range(400)]
+def test_scattered_ranges_of_sorted_table_skip_files(tmp_path: Path) -> None:
+    """More ranges than one filter can have are in 100 of 400 files; few other files are read."""
+    files: list[Values] = [[number * 10, number * 10 + 10] for number in range(400)]
     snapshot = table(tmp_path, files, "long")
-    cuts = tuple(cut for at in range(400) for cut in (at * 10, at * 10 + 1))[1:]
+    cuts = tuple(cut for number in range(400) for cut in (number * 10, number * 10 + 1))[1:]
     partition = RangePartition("t", "v", LONG, cuts)
-    wanted = [at for at in range(partition.ranges) if at % 8 == 2]
-    read = parted_read(snapshot, RangeSet.of(wanted, partition.size), partition)
-    assert len(wanted) == 100
+    range_ids = [number for number in range(partition.ranges) if number % 8 == 2]
+    read = parted_read(snapshot, RangeSet.of(range_ids, partition.size), partition)
+    assert len(range_ids) == 100
     assert sum(len(part.files) for part in read.parts) <= 200
     assert len(read.parts) == math.ceil(100 / sketch.MAX_INTERVALS)
 
 
 def table_of(folder: Path, count: int) -> None:
-    columns = {"a": pa.array(range(count)), "b": pa.array([f"t{at}" for at in range(count)])}
+    columns = {"a": pa.array(range(count)), "b": pa.array([f"t{n}" for n in range(count)])}
     write_deltalake(str(folder), pa.table(columns), mode="append")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 7, 64, 100, 1000])
-def test_parts_are_the_rows_that_are_left(
+def test_batches_have_all_live_rows(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for count in (100, 3, 41):
         table_of(tmp_path / "t", count)
     snapshot = open_source("t", str(tmp_path / "t")).snapshot()
-    whole = read_rows(snapshot, ["b", "a"])
+    all_rows = read_rows(snapshot, ["b", "a"])
     monkeypatch.setattr(rows, "BATCH_ROWS", most)
     batches = list(read_batches(snapshot, ["b", "a"], least=most))
-    assert pa.concat_tables(batches).equals(whole)
+    assert pa.concat_tables(batches).equals(all_rows)
     assert max(map(len, batches)) < 2 * most
-    assert sum(map(len, read_batches(snapshot, [], least=most))) == len(whole) == 144
-    dead = np.array([0, 5, 6, 63, 64, 99])
+    assert sum(map(len, read_batches(snapshot, [], least=most))) == len(all_rows) == 144
+    deleted = np.array([0, 5, 6, 63, 64, 99])
     file = max(snapshot.files, key=lambda one: one.rows or 0)
     reader = FileReader(snapshot, [snapshot.readable("a")])
-    left = pa.concat_tables(reader.read_groups(replace(file, deleted=dead)))
-    kept = np.delete(np.arange(100), dead)
-    assert left.column("a").to_pylist() == kept.tolist()
+    live = pa.concat_tables(reader.read_groups(replace(file, deleted=deleted)))
+    kept = np.delete(np.arange(100), deleted)
+    assert live.column("a").to_pylist() == kept.tolist()
 
 
-def test_facts_of_a_tables_files_are_computed_once(tmp_path: Path) -> None:
+def test_facts_of_files_are_computed_once(tmp_path: Path) -> None:
     table_of(tmp_path / "t", 3)
     tables = PinnedTables({"t": TableSpec("t", str(tmp_path / "t"), {}, Location("w", 1, 1))})
     first, source = tables.snapshot("t"), tables.source("t")
     assert tables.snapshot("t") is tables.snapshot("t", 0) is source.snapshot() is first
-    made: list[str] = []
+    computed: list[str] = []
 
-    def fact(about: object, name: str) -> str:
-        return tables.fact("t", about, lambda: made.append(name) or name)
+    def fact(key: object, name: str) -> str:
+        return tables.fact("t", key, lambda: computed.append(name) or name)
 
-    asked = [fact(("a", 1), "x"), fact(("a", 1), "y"), fact(("a", 2), "z"), fact(("b", 1), "w")]
-    assert asked == ["x", "x", "z", "w"]
+    results = [fact(("a", 1), "x"), fact(("a", 1), "y"), fact(("a", 2), "z"), fact(("b", 1), "w")]
+    assert results == ["x", "x", "z", "w"]
     table_of(tmp_path / "t", 3)
     tables.advance("t")
     assert tables.snapshot("t", 0) is first is not tables.snapshot("t")
     tables.forget_files("t")
     assert fact(("a", 1), "v") == "v"
     assert tables.snapshot("t", 0) is not first
-    assert made == ["x", "z", "w", "v"]
+    assert computed == ["x", "z", "w", "v"]
 
 
 ROWS = 10
 
 
 def make(folder: Path, group: int) -> str:
-    """A table of one file with ten rows, in row groups of so many."""
+    """A table of one file with ten rows, in row groups of this size."""
     file = handmade.added(folder, "a.parquet", pa.table({"x": range(ROWS)}), row_group_size=group)
     return handmade.create(folder, {"x": handmade.LONG}, file)
 
 
 @pytest.mark.parametrize("read", [read_rows, lambda *of: list(read_batches(*of))])
-def test_a_vector_of_another_file_is_refused(tmp_path: Path, read: Callable[..., Any]) -> None:
+def test_vector_of_another_file_is_refused(tmp_path: Path, read: Callable[..., Any]) -> None:
     snapshot = open_source("t", make(tmp_path, 3)).snapshot()
     (file,) = snapshot.files
     wrong = replace(file, deleted=np.array([1, ROWS], np.int64))
@@ -274,7 +274,7 @@ def test_a_vector_of_another_file_is_refused(tmp_path: Path, read: Callable[...,
     assert caught.value.code == "deletion_vectors_unmatched"
 
 
-def test_a_file_without_a_row_group_gives_no_batch(tmp_path: Path) -> None:
+def test_file_without_row_groups_gives_no_batch(tmp_path: Path) -> None:
     path = make(tmp_path, 3)
     with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("x", pa.int64())])):
         pass
@@ -283,14 +283,14 @@ def test_a_file_without_a_row_group_gives_no_batch(tmp_path: Path) -> None:
 
 
 WITHOUT_DATA_FILES = {"checkpoints_vacuumed", "spark-variant-stable-feature-checkpoint"}
-"""These fixtures hold a log only."""
+"""Fixtures with only a log."""
 WRONG_IN_DELTALAKE = {"table_with_edge_timestamps"}
 """INT96 timestamps in year 9999, which deltalake reads as 1816."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", fixture_tables())
-def test_newest_snapshot_reads_as_scan_does(path: Path) -> None:
+def test_newest_snapshot_reads_like_scan(path: Path) -> None:
     snapshot = open_source("t", str(path)).snapshot()
     columns = readable_columns(snapshot)
     if path.name in WITHOUT_DATA_FILES:
@@ -318,7 +318,7 @@ def test_changes_are_the_difference_of_the_snapshots(path: Path) -> None:
     # All versions of a short history; every third one, and the last, of a long one.
     steps = range(0, source.version + 1, 1 if source.version < 12 else 3)
     *older, newest = sorted({*steps, source.version})
-    # Neighbours; each version and the last one; the first version and each.
+    # Adjacent versions; each version and the last one; the first version and each.
     pairs = {*pairwise([*older, newest]), *product(older, [newest]), *product([0], older[1:])}
     compared = sum(_compare(source, since, until) for since, until in sorted(pairs))
     assert compared > 0 or source.version == 0 or path.name == "table_with_partitioning_mapping"
@@ -328,7 +328,7 @@ def _compare(source: DeltaSource, since: int, until: int) -> int:
     try:
         before, after = source.snapshot(since), source.snapshot(until)
     except HistoryGoneError:
-        # Without the older snapshot only the feed's own commits can still answer.
+        # Without the older snapshot, changes can only be read from the feed.
         with suppress(HistoryGoneError):
             assert read_changes(source, since, until, []).method == "change_feed"
         return 0
@@ -362,17 +362,17 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 @pytest.fixture(scope="module")
 def snapshot_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Snapshot]:
-    """By seed: three files in row groups of a few rows, one column of each type and a number."""
+    """Snapshots by seed: three files with small row groups, all column types, and row numbers."""
 
     @cache
     def snapshot(seed: int) -> Snapshot:
         rng, folder = random.Random(seed), tmp_path_factory.mktemp("t")
-        for at in range(3):
+        for i in range(3):
             columns = {
                 name: pa.array([rng.choice(values) for _ in range(20)], kind)
                 for name, (kind, values) in VALUES.items()
             }
-            rows = pa.table({**columns, "no": pa.array(range(20 * at, 20 * at + 20), pa.int64())})
+            rows = pa.table({**columns, "no": pa.array(range(20 * i, 20 * i + 20), pa.int64())})
             few = WriterProperties(max_row_group_size=rng.choice([3, 7, 20]))
             write_deltalake(str(folder), rows, mode="append", writer_properties=few)
         return open_source("t", str(folder)).snapshot()
@@ -381,110 +381,110 @@ def snapshot_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Sna
 
 
 def same(one: Any, other: Any) -> bool:
-    """As join keys are, NULL equal to NULL."""
+    """Equality as of join keys, with NULL equal to NULL."""
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     return bool(one == other)
 
 
-def wanted(snapshot: Snapshot, name: str, values: list[Any]) -> Vector:
+def vector(snapshot: Snapshot, name: str, values: list[Any]) -> Vector:
     return from_arrow(pa.array(values, VALUES[name][0]), snapshot.readable(name).type)
 
 
 @random_seeds(2, 4, 20)
 @pytest.mark.parametrize("name", VALUES)
-def test_all_rows_with_a_value_and_no_other(
+def test_rows_with_one_of_the_values(
     snapshot_of: Callable[[int], Snapshot], name: str, seed: int
 ) -> None:
     snapshot, rng = snapshot_of(seed), random.Random(seed)
-    asked = rng.sample(VALUES[name][1], rng.randint(1, len(VALUES[name][1])))
-    gone = {file.uri: sorted(rng.sample(range(20), 5)) for file in snapshot.files[:2]}
+    sought = rng.sample(VALUES[name][1], rng.randint(1, len(VALUES[name][1])))
+    dead = {file.uri: sorted(rng.sample(range(20), 5)) for file in snapshot.files[:2]}
     files = tuple(
-        replace(file, deleted=np.array(gone[file.uri], np.int64)) if file.uri in gone else file
+        replace(file, deleted=np.array(dead[file.uri], np.int64)) if file.uri in dead else file
         for file in snapshot.files
     )
-    held = pa.concat_tables([read_rows(snapshot, [name, "no"], [file]) for file in files])
+    stored = pa.concat_tables([read_rows(snapshot, [name, "no"], [file]) for file in files])
     expected = [
         no
-        for value, no in zip(held[name].to_pylist(), held["no"].to_pylist(), strict=True)
-        if any(same(value, one) for one in asked)
+        for value, no in zip(stored[name].to_pylist(), stored["no"].to_pylist(), strict=True)
+        if any(same(value, one) for one in sought)
     ]
-    values = {name: [wanted(snapshot, name, asked)]}
+    values = {name: [vector(snapshot, name, sought)]}
     result = list(rows_with(snapshot, ["no", name], values, files, ColumnCache()))
     assert all(part.column_names == ["no", name] for part in result)
     assert Counter([no for part in result for no in part["no"].to_pylist()]) == Counter(expected)
 
 
 @random_seeds(2, 4, 20)
-def test_rows_have_a_value_of_every_list(snapshot_of: Callable[[int], Snapshot], seed: int) -> None:
+def test_rows_match_every_list(snapshot_of: Callable[[int], Snapshot], seed: int) -> None:
     snapshot, rng = snapshot_of(seed), random.Random(seed)
     lists = {
         name: [rng.sample(VALUES[name][1], 3) for _ in range(rng.randint(1, 2))] for name in "ils"
     }
-    values = {name: [wanted(snapshot, name, one) for one in some] for name, some in lists.items()}
-    held = read_rows(snapshot, ["i", "l", "s", "no"]).to_pylist()
+    values = {name: [vector(snapshot, name, one) for one in some] for name, some in lists.items()}
+    data = read_rows(snapshot, ["i", "l", "s", "no"]).to_pylist()
     expected = [
-        row["no"] for row in held if all(row[n] in one for n, some in lists.items() for one in some)
+        row["no"] for row in data if all(row[n] in one for n, some in lists.items() for one in some)
     ]
     rows = rows_with(snapshot, ["no"], values, snapshot.files, ColumnCache())
     assert [no for part in rows for no in part["no"].to_pylist()] == expected
 
 
-def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of row groups with none of the values, other columns are never looked at."""
+def test_unneeded_row_groups_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other columns of row groups without any of the values are not read."""
     rows = pa.table({"k": pa.array(range(40), pa.int64()), "x": pa.array(range(40), pa.int64())})
     snapshot = written(tmp_path, rows, writer_properties=WriterProperties(max_row_group_size=10))
     read: list[tuple[str, ...]] = []
-    whole = FileReader.read_some
+    read_some = FileReader.read_some
 
-    def noted(self: FileReader, *args: Any) -> pa.Table:
-        table = whole(self, *args)
+    def recorded(self: FileReader, *args: Any) -> pa.Table:
+        table = read_some(self, *args)
         read.append(tuple(table.column_names))
         return table
 
-    monkeypatch.setattr(FileReader, "read_some", noted)
+    monkeypatch.setattr(FileReader, "read_some", recorded)
     kind = snapshot.readable("k").type
     values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
-    once = ColumnCache()
-    result = list(rows_with(snapshot, ["x"], values, snapshot.files, once))
+    cache = ColumnCache()
+    result = list(rows_with(snapshot, ["x"], values, snapshot.files, cache))
     assert [part["x"].to_pylist() for part in result] == [[3], [25]]
-    # Groups whose bounds hold none of the values are not read at all.
+    # Groups whose bounds exclude all values are not read at all.
     assert [read.count(("k",)), read.count(("x",))] == [2, 2]
     values = {"k": [from_arrow(pa.array([24, 39], pa.int64()), kind)]}
-    result = list(rows_with(snapshot, ["k", "x"], values, snapshot.files, once))
+    result = list(rows_with(snapshot, ["k", "x"], values, snapshot.files, cache))
     assert [part["x"].to_pylist() for part in result] == [[24], [39]]
-    # What was read before in this run is not read again.
+    # Columns that were read before in this run are cached.
     assert [read.count(("k",)), read.count(("x",))] == [3, 3]
 
 
-def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Snapshot]) -> None:
+def test_column_cache_respects_its_limit(snapshot_of: Callable[[int], Snapshot]) -> None:
     snapshot, limits = snapshot_of(1), (0, 100, 300, 1 << 20)
-    kept = [ColumnCache(most) for most in limits]
+    caches = [ColumnCache(most) for most in limits]
     for name in ("i", "s", "b", "i", "w", "s"):
-        values = {name: [wanted(snapshot, name, VALUES[name][1][1:2])]}
-        plain, *mine = (
+        values = {name: [vector(snapshot, name, VALUES[name][1][1:2])]}
+        plain, *cached = (
             [part.to_pydict() for part in rows_with(snapshot, ["no"], values, snapshot.files, one)]
-            for one in (ColumnCache(), *kept)
+            for one in (ColumnCache(), *caches)
         )
-        assert mine == [plain] * len(limits)
-        for once, most in zip(kept, limits, strict=True):
-            assert sum(column.nbytes for column in once._cache.values()) == once._bytes <= most
+        assert cached == [plain] * len(limits)
+        for each, most in zip(caches, limits, strict=True):
+            assert sum(column.nbytes for column in each._cache.values()) == each._bytes <= most
 
 
-def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Path) -> None:
+def test_cache_distinguishes_renamed_columns(tmp_path: Path) -> None:
     columns = {"a": pa.array([1, 2], pa.int64()), "b": pa.array([2, 1], pa.int64())}
     write_deltalake(str(tmp_path), pa.table(columns))
-    before, once = open_source("t", str(tmp_path)).snapshot(), ColumnCache()
+    before, cache = open_source("t", str(tmp_path)).snapshot(), ColumnCache()
     after = replace(before, columns=replace(before.columns, physical={"a": "b", "b": "a"}))
-    rows = [once.columns(one, ["a"], one.files[0], 0, 2)["a"] for one in (before, after, before)]
+    rows = [cache.columns(one, ["a"], one.files[0], 0, 2)["a"] for one in (before, after, before)]
     assert [row.to_pylist() for row in rows] == [[1, 2], [2, 1], [1, 2]]
 
 
-def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     snapshot = written(tmp_path, pa.table({"i": pa.array([1], pa.int32())}))
     for file in tmp_path.glob("*.parquet"):
         file.unlink()
-    values = {"i": [wanted(snapshot, "i", [1])]}
+    values = {"i": [vector(snapshot, "i", [1])]}
     with pytest.raises(HistoryGoneError):
         list(rows_with(snapshot, ["i"], values, snapshot.files, ColumnCache()))
 
@@ -500,7 +500,7 @@ def rows_of_keys(rng: Random, count: int) -> list[tuple[int | None, str | None]]
 def table_of_keys(
     values: list[tuple[int | None, str | None]], **more: list[int] | pa.Array
 ) -> pa.Table:
-    first, second = ([row[at] for row in values] for at in (0, 1))
+    first, second = ([row[index] for row in values] for index in (0, 1))
     columns = {"a": pa.array(first, pa.int64()), "b": pa.array(second, pa.string())}
     return pa.table({**columns, **more})
 
@@ -512,15 +512,15 @@ def less(name: str, bound: int) -> Compare:
 
 @pytest.mark.parametrize("has_condition", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int, has_condition: bool) -> None:
-    """With a condition, of the rows that meet it, which NULL does not; in whatever batches."""
+def test_fan_out_is_pairs_per_changed_row(seed: int, has_condition: bool) -> None:
+    """With a condition, only matching rows count. Batches do not matter."""
     rng = Random(seed)
     sides = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
     null_safe = (rng.random() < 0.5, rng.random() < 0.5)
     values = [[rng.choice((0, 1, 2, None)) for _ in part] for part in sides]
     key = KeyColumns(BOTH, null_safe, where=less("n", 2) if has_condition else None)
 
-    def meet(one: tuple[int | None, str | None], other: tuple[int | None, str | None]) -> bool:
+    def joins(one: tuple[int | None, str | None], other: tuple[int | None, str | None]) -> bool:
         return all(
             x == y and (x is not None or safe)
             for x, y, safe in zip(one, other, null_safe, strict=True)
@@ -531,15 +531,15 @@ def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int, has_condition: 
         [row for row, n in zip(*one, strict=True) if not has_condition or n in (0, 1)]
         for one in both
     ]
-    mine, theirs = (table_of_keys(part, n=pa.array(own, pa.int64())) for part, own in both)
-    changed, others = counted([mine.slice(0, 7), mine.slice(7)], key), counted([theirs], key)
-    pairs = sum(meet(one, another) for one in kept[0] for another in kept[1])
-    assert (changed.rows, changed.read) == (len(kept[0]), len(mine))
-    assert changed.share == pytest.approx(len(kept[0]) / len(mine))
+    left, right = (table_of_keys(part, n=pa.array(numbers, pa.int64())) for part, numbers in both)
+    changed, others = counted([left.slice(0, 7), left.slice(7)], key), counted([right], key)
+    pairs = sum(joins(one, another) for one in kept[0] for another in kept[1])
+    assert (changed.rows, changed.read) == (len(kept[0]), len(left))
+    assert changed.share == pytest.approx(len(kept[0]) / len(left))
     assert fan_out(changed, others) == pytest.approx(pairs / max(len(kept[0]), 1))
 
 
-def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
+def test_tuples_count_once_per_key_in_all_batches() -> None:
     key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),))
     first = table_of_keys([(1, "x"), (1, "x"), (1, "y"), (2, None), (2, None)])
     result = counted([first, table_of_keys([(1, "x"), (1, None), (None, "x")])], key)
@@ -551,7 +551,7 @@ KEY = KeyColumns((("a", LONG),), (False,))
 
 
 def test_fan_outs_of_other_keys() -> None:
-    """Integral types meet, the empty key meets every row, and nothing meets nothing."""
+    """Different integer types join, an empty key joins all rows, and no rows join none."""
     ints = pa.table({"a": pa.array([1, 1, 2], pa.int32())})
     one = counted([ints], KeyColumns((("a", INTEGER),), (False,)))
     assert fan_out(one, counted([table_of_keys([(1, None)])], KEY)) == pytest.approx(2 / 3)
@@ -561,22 +561,22 @@ def test_fan_outs_of_other_keys() -> None:
     assert fan_out(none, some) == fan_out(some, none) == 0
 
 
-def test_tuples_of_rows_that_are_left_out_are_none() -> None:
+def test_filtered_rows_give_no_tuples() -> None:
     key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),), where=less("n", 2))
     result = counted([table_of_keys([(1, "x"), (1, "y"), (1, "x"), (2, "x")], n=[1, 2, 0, 3])], key)
     assert (result.codes.tolist(), result.counts.tolist()) == ([1], [1])
     assert (result.keys, result.together, result.rows, result.read) == (1, 1, 2, 4)
 
 
-def test_a_condition_that_keeps_nothing_and_a_table_without_rows() -> None:
+def test_no_matching_rows_and_no_rows() -> None:
     key = KeyColumns((("a", LONG),), (False,), counted=(("b", STRING),), where=less("n", 0))
     none = counted([table_of_keys([(1, "x")], n=[1])], key)
     assert (none.rows, none.read, none.share, none.keys) == (0, 1, 0.0, 0)
     assert counted([], key).share == 1.0
 
 
-def test_a_condition_that_fails_on_a_row_is_told() -> None:
-    """As it would fail in the engine; behind another one that leaves the row out it does not."""
+def test_failing_condition_is_reported() -> None:
+    """It fails as in the engine, but not on rows that an earlier condition excludes."""
     inverse = Arithmetic(ArithmeticOp.INTEGER_DIVIDE, Literal(8, LONG), ColumnRef("n", LONG))
     failing = Compare(CompareOp.GREATER, inverse, Literal(1, LONG))
     rows_ = table_of_keys([(1, "x"), (2, "x")], n=[0, 2])
@@ -586,43 +586,43 @@ def test_a_condition_that_fails_on_a_row_is_told() -> None:
     assert counted([rows_], KeyColumns(BOTH, (False, False), where=And((some, failing)))).rows == 1
 
 
-def test_a_sample_is_of_keys_whatever_their_condition_keeps() -> None:
+def test_keys_are_sampled_before_the_condition() -> None:
     random = np.random.default_rng(7)
     keys, values = random.integers(0, 20_000, 200_000), random.integers(0, 10, 200_000)
     batch = pa.table({"a": keys, "n": values})
     key = KeyColumns((("a", LONG),), (False,), where=less("n", 3))
-    whole, sampled = counted([batch], key), counted([batch], key, 16)
-    assert (sampled.rows, sampled.share) == (whole.rows, whole.share)
-    assert sampled.keys == pytest.approx(whole.keys, rel=0.1)
-    assert sampled.together == pytest.approx(whole.together, rel=0.1)
-    assert fan_out(sampled, sampled) == pytest.approx(fan_out(whole, whole), rel=0.1)
+    exact, sampled = counted([batch], key), counted([batch], key, 16)
+    assert (sampled.rows, sampled.share) == (exact.rows, exact.share)
+    assert sampled.keys == pytest.approx(exact.keys, rel=0.1)
+    assert sampled.together == pytest.approx(exact.together, rel=0.1)
+    assert fan_out(sampled, sampled) == pytest.approx(fan_out(exact, exact), rel=0.1)
 
 
-def drawn(values: np.ndarray, sample: int) -> KeyCounts:
+def counts(values: np.ndarray, sample: int) -> KeyCounts:
     return counted([pa.table({"a": values})], KEY, sample)
 
 
 @pytest.mark.parametrize("step", [1, 16, 1 << 20])
-def test_a_sample_estimates_without_bias_whatever_the_keys_have_in_common(step: int) -> None:
-    """Keys that are all multiples of something are sampled as others are."""
+def test_sample_is_unbiased_for_keys_with_a_common_factor(step: int) -> None:
+    """Multiples of a number are sampled like other keys."""
     random = np.random.default_rng(5)
-    mine = random.integers(0, 20_000, 60_000) * step
-    theirs = random.integers(0, 20_000, 100_000) * step
-    whole = fan_out(drawn(mine, 1), drawn(theirs, 1))
-    sampled = fan_out(drawn(mine, 16), drawn(theirs, 16))
-    assert whole == pytest.approx(5, rel=0.05)
-    assert sampled == pytest.approx(whole, rel=0.1)
-    assert len(drawn(mine, 16).codes) == pytest.approx(len(drawn(mine, 1).codes) / 16, rel=0.1)
+    left = random.integers(0, 20_000, 60_000) * step
+    right = random.integers(0, 20_000, 100_000) * step
+    exact = fan_out(counts(left, 1), counts(right, 1))
+    sampled = fan_out(counts(left, 16), counts(right, 16))
+    assert exact == pytest.approx(5, rel=0.05)
+    assert sampled == pytest.approx(exact, rel=0.1)
+    assert len(counts(left, 16).codes) == pytest.approx(len(counts(left, 1).codes) / 16, rel=0.1)
 
 
-def test_large_tables_are_sampled_and_both_sides_alike() -> None:
+def test_large_tables_are_sampled_alike() -> None:
     assert one_in(10, MANY_ROWS) == 1
     assert one_in(10, MANY_ROWS + 1) == 16
     with pytest.raises(AssertionError):
-        fan_out(drawn(np.arange(3), 1), drawn(np.arange(3), 16))
+        fan_out(counts(np.arange(3), 1), counts(np.arange(3), 16))
 
 
-def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
+def test_key_counts_of_a_table(tmp_path: Path) -> None:
     files = table_of_keys([(1, "x"), (None, "x")], n=[1, 2]), table_of_keys([(1, "x")], n=[3])
     create_laid_out_table(str(tmp_path / "t"), files)
     snapshot = handmade.opened(tmp_path / "t").snapshot()
@@ -636,10 +636,10 @@ def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [2, 16])
-def test_a_sample_is_taken_of_what_was_counted(share: int) -> None:
+def test_counts_are_sampled_afterwards(share: int) -> None:
     rng = Random(share)
     keys = [rng.randrange(500) for _ in range(3000)]
-    parts = [pa.table({"a": pa.array(keys[at::3], pa.int64())}) for at in range(3)]
+    parts = [pa.table({"a": pa.array(keys[start::3], pa.int64())}) for start in range(3)]
     result, direct = sampled_counts(counted(parts, KEY), share), counted(parts, KEY, share)
     assert result.codes.tolist() == direct.codes.tolist()
     assert result.counts.tolist() == direct.counts.tolist()

@@ -1,4 +1,4 @@
-"""Opening tables, pinning versions, and what a snapshot knows from the log."""
+"""Opening tables, pinning versions, and snapshots from the log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_constraints_and_nullability(tmp_path: Path) -> None:
     assert (snapshot.has_change_feed, snapshot.column_mapping) == (False, None)
 
 
-def test_files_have_decoded_paths_and_texts_of_partition_values(tmp_path: Path) -> None:
+def test_paths_and_partition_values_are_decoded(tmp_path: Path) -> None:
     data = pa.table({"k": ["A/A", None], "d": pa.array([0, 1], pa.int32()).cast(pa.date32())})
     data = data.append_column("v", pa.array([1, 2]))
     files = written(tmp_path, data, partition_by=["k", "d"]).files
@@ -69,15 +69,15 @@ def test_files_have_decoded_paths_and_texts_of_partition_values(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("counts", "likely"),
-    # 10 bytes a row, as in the file that tells.
+    # Files with known row counts have 10 bytes per row.
     [((3, 5), 8), ((100, None), 250), ((None, None), 79), ((0, None), 47)],
 )
-def test_rows_are_told_by_bytes_where_the_log_does_not(
+def test_unknown_row_counts_are_estimated_by_bytes(
     tmp_path: Path, counts: tuple[int | None, ...], likely: int
 ) -> None:
-    def added(at: int, rows: int | None) -> dict[str, Any]:
-        silent = {} if rows is not None else {"stats": None}
-        return handmade.add(f"{at}.parquet", rows or 0, (1000, 1500)[at], **silent)
+    def added(number: int, rows: int | None) -> dict[str, Any]:
+        without_stats = {} if rows is not None else {"stats": None}
+        return handmade.add(f"{number}.parquet", rows or 0, (1000, 1500)[number], **without_stats)
 
     path = handmade.create(tmp_path, {"id": "long"}, *map(added, (0, 1), counts))
     snapshot = opened(path).snapshot()
@@ -85,7 +85,7 @@ def test_rows_are_told_by_bytes_where_the_log_does_not(
     assert snapshot.likely_rows == likely
 
 
-def test_names_are_found_without_case(tmp_path: Path) -> None:
+def test_names_are_case_insensitive(tmp_path: Path) -> None:
     snapshot = written(tmp_path / "t", pa.table({"Price": [1]}))
     assert snapshot.readable("pRICE").name == "Price"
     with pytest.raises(SchemaChangedError, match="no column `cost` at version 0"):
@@ -121,7 +121,7 @@ NESTED = {"type": "struct", "fields": [handmade.field("x", "long")]}
     ],
     ids=["collation", "struct", "twice in a file", "another type in a file"],
 )
-def test_a_column_that_cannot_be_read_is_fatal_only_when_read(
+def test_unreadable_column_fails_only_when_read(
     tmp_path: Path, columns: Any, data: dict[str, Any], column: str, message: str
 ) -> None:
     snapshot = handmade.of_file(tmp_path, columns, pa.table(data))
@@ -131,7 +131,7 @@ def test_a_column_that_cannot_be_read_is_fatal_only_when_read(
 
 
 @pytest.mark.parametrize("name", ["x y.parquet", "a%20b.parquet", "é+ü.parquet", "a%2Fb.parquet"])
-def test_deletion_vector_finds_its_oddly_named_file(tmp_path: Path, name: str) -> None:
+def test_deletion_vector_of_oddly_named_file(tmp_path: Path, name: str) -> None:
     from urllib.parse import quote
 
     origin = fixture_table("table-with-dv-small")
@@ -156,13 +156,13 @@ def test_column_added_later_reads_null(tmp_path: Path) -> None:
     assert sorted(rows, key=lambda row: row["a"]) == [{"b": None, "a": 1}, {"b": "x", "a": 2}]
 
 
-def test_file_of_a_narrower_type_is_widened(tmp_path: Path) -> None:
+def test_narrower_type_is_widened(tmp_path: Path) -> None:
     narrow = pa.table({"a": pa.array([1], pa.int32())})
     rows = read_rows(handmade.of_file(tmp_path, {"a": "long"}, narrow), ["a"])
     assert rows.column("a").type == pa.int64()
 
 
-def test_a_partition_value_that_may_be_misread_is_refused(tmp_path: Path) -> None:
+def test_ambiguous_partition_value_is_refused(tmp_path: Path) -> None:
     rows = pa.table({"p": ["a\U00020000b", "\U0001f600"], "x": [1, 2]})
     files = written(tmp_path, rows, partition_by=["p"]).files
     assert {file.partition_values["p"] for file in files} == {"a\U00020000b", "\U0001f600"}
@@ -171,32 +171,32 @@ def test_a_partition_value_that_may_be_misread_is_refused(tmp_path: Path) -> Non
         _ = opened(tmp_path).snapshot().files
 
 
-def vectored(path: Path, placed: Mapping[str, Any]) -> None:
+def write_vectored(path: Path, location: Mapping[str, Any]) -> None:
     """A table of three rows and one deletion vector."""
     table = VectoredTable(path, pa.table({"g": pa.array([1, 2, 3], pa.int64())}))
     table.delete(lambda rows: pc.equal(rows.column("g"), 2))
     actions = handmade.actions_of(path, 1)
     for action in actions:
         if "add" in action:
-            action["add"]["deletionVector"].update(placed)
+            action["add"]["deletionVector"].update(location)
     handmade.commit(path, 1, *actions)
 
 
 def in_file(folder: Path, upper: int, *, is_absolute: bool) -> dict[str, Any]:
-    """The vector of row 1, in a file."""
+    """A deletion vector of row 1, stored in a file."""
     identifier = uuid.UUID(int=7)
     file = folder / "ab" / f"deletion_vector_{identifier}.bin"
     file.parent.mkdir(parents=True)
     data = bitmap_of([1], upper)
     crc = struct.pack(">I", zlib.crc32(data))
     file.write_bytes(b"\1" + struct.pack(">I", len(data)) + data + crc)
-    place = ("p", file.as_uri()) if is_absolute else ("u", f"ab{z85(identifier.bytes)}")
-    names = dict(zip(("storageType", "pathOrInlineDv"), place, strict=True))
+    location = ("p", file.as_uri()) if is_absolute else ("u", f"ab{z85(identifier.bytes)}")
+    names = dict(zip(("storageType", "pathOrInlineDv"), location, strict=True))
     return {**names, "offset": 1, "sizeInBytes": len(data)}
 
 
 @pytest.mark.parametrize(
-    "turns", ["entries", "entries in another order", "checkpoint", "side files"]
+    "log_form", ["entries", "entries in another order", "checkpoint", "side files"]
 )
 @pytest.mark.parametrize(
     ("storage", "upper", "code"),
@@ -211,24 +211,24 @@ def in_file(folder: Path, upper: int, *, is_absolute: bool) -> dict[str, Any]:
         ("outside", 0, "file_outside_table"),
     ],
 )
-def test_only_vectors_that_deltalake_survives_are_opened(
-    tmp_path: Path, storage: str, upper: int, code: str | None, turns: str
+def test_vectors_that_crash_deltalake_are_refused(
+    tmp_path: Path, storage: str, upper: int, code: str | None, log_form: str
 ) -> None:
-    """A mask for positions that no file has would take more memory than there is: SIGABRT."""
+    """A mask for impossible positions would exhaust memory and abort the process."""
     path = tmp_path / "t"
     if storage == "inline":
-        vectored(path, vector([1], upper))
+        write_vectored(path, vector([1], upper))
     else:
         folder = tmp_path / "other" if storage == "outside" else path
-        vectored(path, in_file(folder, upper, is_absolute=storage != "file"))
+        write_vectored(path, in_file(folder, upper, is_absolute=storage != "file"))
     source = open_source("t", str(path))
-    if turns == "entries in another order":
+    if log_form == "entries in another order":
         handmade.commit(path, 1, *reversed(handmade.actions_of(path, 1)))
-    elif turns != "entries":
+    elif log_form != "entries":
         source.delta.create_checkpoint()
-        for entry in (path / "_delta_log").glob("*.json") if turns == "checkpoint" else ():
+        for entry in (path / "_delta_log").glob("*.json") if log_form == "checkpoint" else ():
             entry.unlink()
-    if turns == "side files":
+    if log_form == "side files":
         handmade.with_side_files(path, 1)
         source = open_source("t", str(path))
     if code is not None:
@@ -238,9 +238,9 @@ def test_only_vectors_that_deltalake_survives_are_opened(
     assert read_rows(source.snapshot(), ["g"]).column("g").to_pylist() == [1, 3]
 
 
-def test_a_checkpoint_takes_no_side_file_from_elsewhere(tmp_path: Path) -> None:
+def test_sidecar_outside_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    vectored(path, vector([1]))
+    write_vectored(path, vector([1]))
     open_source("t", str(path)).delta.create_checkpoint()
     handmade.with_side_files(path, 1, "../../../s.parquet")
     (path / "_delta_log" / "_sidecars" / "s.parquet").rename(tmp_path / "s.parquet")
@@ -269,18 +269,18 @@ def test_file_uri_opens_too(tmp_path: Path) -> None:
     assert oldest_version(source) == 0
 
 
-def write_places(folder: Path) -> None:
-    """What is no table, or a damaged one."""
+def write_broken_tables(folder: Path) -> None:
+    """Write damaged tables and paths that are not tables."""
     (folder / "data").mkdir()
     (folder / "data" / "data.parquet").write_bytes(b"")
     (folder / "w.yaml").write_text("version: 1")
     handmade.commit(folder / "damaged", 0, {"nonsense": 1})
-    written(folder / "gap", *(pa.table({"a": [at]}) for at in range(4)))
+    written(folder / "gap", *(pa.table({"a": [number]}) for number in range(4)))
     handmade.entry(folder / "gap", 2).unlink()
 
 
 @pytest.mark.parametrize(
-    ("place", "code", "message", "hint"),
+    ("name", "code", "message", "hint"),
     [
         ("nope", "table_missing", "Table `t` does not exist", "`tables.t.path`"),
         ("data", "table_not_delta", "is not a Delta table", ""),
@@ -298,18 +298,18 @@ def write_places(folder: Path) -> None:
     ],
     ids=["missing", "folder", "file", "damaged log", "gap in the log", "escape", "not UTF-8"],
 )
-def test_a_table_that_cannot_be_opened(
-    tmp_path: Path, place: str, code: str, message: str, hint: str
+def test_unopenable_table_is_explained(
+    tmp_path: Path, name: str, code: str, message: str, hint: str
 ) -> None:
-    write_places(tmp_path)
+    write_broken_tables(tmp_path)
     with pytest.raises(TableError) as caught:
-        open_source("t", str(tmp_path / place))
+        open_source("t", str(tmp_path / name))
     assert (caught.value.code, caught.value.exit_code) == (code, 3)
     assert re.search(message, caught.value.message)
     assert hint in str(caught.value.hint)
 
 
-def test_a_table_of_unity_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unity_table_reports_missing_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("DATABRICKS_", "UNITY_"))]:
         monkeypatch.delenv(name)
     with pytest.raises(TableError, match="Unity") as caught:
@@ -317,7 +317,7 @@ def test_a_table_of_unity_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) ->
     assert "`databricks_workspace_url`" in str(caught.value.hint)
 
 
-def test_unreachable_storage_is_worth_another_try() -> None:
+def test_unreachable_storage_is_retryable() -> None:
     options = {"AWS_EC2_METADATA_DISABLED": "true", "max_retries": "0", "AWS_REGION": "eu-west-1"}
     with pytest.raises(StorageError, match="Table `t` cannot be reached") as caught:
         open_source("t", "s3://bucket/table", options)
@@ -363,11 +363,11 @@ def test_folders_with_odd_names(
         ("invalid JSON", "table_unreadable"),
     ],
 )
-def test_what_the_system_fails_at_is_worth_another_try(text: str, code: str) -> None:
+def test_failures_of_the_system_are_retryable(text: str, code: str) -> None:
     assert open_failure("t", "/t", DeltaError(text)).code == code
 
 
-def test_object_store_reads_what_the_disk_holds(tmp_path: Path) -> None:
+def test_object_store_reads_local_files(tmp_path: Path) -> None:
     data = ROWS.append_column("k", pa.array(["A/A", "x y"]))
     store = object_store(tmp_path.as_uri(), None)
     for file in written(tmp_path, data, partition_by=["k"]).files:
@@ -375,29 +375,29 @@ def test_object_store_reads_what_the_disk_holds(tmp_path: Path) -> None:
         assert pq.ParquetFile(name, filesystem=store).metadata.num_rows == 1
 
 
-def make(path: Path, *reader: str) -> DeltaSource:
+def make(path: Path, *features: str) -> DeltaSource:
     file = handmade.added(path, "a.parquet", pa.table({"id": [1, 2]}))
-    return opened(handmade.create(path, {"id": "long"}, file, features=reader))
+    return opened(handmade.create(path, {"id": "long"}, file, features=features))
 
 
 @pytest.mark.parametrize(
-    ("features", "named"),
+    ("features", "reported"),
     [
         (["fooBar"], "fooBar"),
         (["catalogManaged"], "catalog-managed"),
-        # Trying again would not help, as it may where the log cannot be read.
+        # Not retryable, in contrast to a log that cannot be read.
         (["deletionVectors", "typeWidening"], "TypeWidening"),
     ],
     ids=["unknown", "catalog-managed", "beside vectors"],
 )
-def test_a_reader_feature_that_is_needed_is_named(
-    tmp_path: Path, features: list[str], named: str
+def test_unknown_reader_feature_is_named(
+    tmp_path: Path, features: list[str], reported: str
 ) -> None:
-    with refused(TableError, "reader_feature_unknown", f"`t` needs reader feature `{named}`"):
+    with refused(TableError, "reader_feature_unknown", f"`t` needs reader feature `{reported}`"):
         make(tmp_path, *features).snapshot()
 
 
-def test_feature_that_deltalake_knows_and_impctl_does_not() -> None:
+def test_feature_known_to_deltalake_but_not_impctl() -> None:
     with pytest.raises(TableError, match="reader feature `quantum`"):
         check_reader_features("t", ["deletionVectors", "quantum"])
 
@@ -409,17 +409,17 @@ LISTED = (
 
 
 @pytest.mark.parametrize("feature", LISTED.split())
-def test_listed_is_not_used(tmp_path: Path, feature: str) -> None:
+def test_unused_feature_is_accepted(tmp_path: Path, feature: str) -> None:
     assert read_rows(make(tmp_path, feature).snapshot(), ["id"]).column("id").to_pylist() == [1, 2]
 
 
 def test_mapping_by_id_is_refused(tmp_path: Path) -> None:
     mapped = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "x"}
-    about = handmade.metadata(
+    table_metadata = handmade.metadata(
         [field("id", "long", **mapped)], configuration={"delta.columnMapping.mode": "id"}
     )
-    spoken = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
-    handmade.commit(tmp_path, 0, spoken, about)
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    handmade.commit(tmp_path, 0, protocol, table_metadata)
     with pytest.raises(TableError, match="uses column mapping mode `id`"):
         opened(tmp_path).snapshot()
 
@@ -449,14 +449,14 @@ def list_of(kind: str) -> dict[str, Any]:
 
 
 def changed_from(old: str, new: str) -> dict[str, Any]:
-    """Of a field of type `new`."""
+    """A field of type `new` that had type `old`."""
     return field("a", new, **{"delta.typeChanges": [{"fromType": old, "toType": new}]})
 
 
-def test_nested_types_keep_sparks_name() -> None:
+def test_nested_types_keep_spark_name() -> None:
     struct = {"type": "struct", "fields": [field("x y", list_of("long")), field("z`", "short")]}
-    whole = {"type": "map", "keyType": "string", "valueType": struct, "valueContainsNull": True}
-    (column,) = read(field("a", whole)).schema.columns
+    map_type = {"type": "map", "keyType": "string", "valueType": struct, "valueContainsNull": True}
+    (column,) = read(field("a", map_type)).schema.columns
     assert column.type.kind is Kind.OTHER
     assert column.type.spark_name == "map<string, struct<`x y`: array<bigint>, `z```: smallint>>"
 
@@ -472,7 +472,7 @@ def test_nested_types_keep_sparks_name() -> None:
         (changed_from("date", "timestamp_ntz"), "from date to timestamp_ntz"),
     ],
 )
-def test_unreadable_columns_say_why(column: dict[str, Any], reason: str) -> None:
+def test_unreadable_columns_have_a_reason(column: dict[str, Any], reason: str) -> None:
     result = read(column)
     assert reason in result.opaque["a"]
     assert result.schema.columns[0].type.kind is Kind.OTHER

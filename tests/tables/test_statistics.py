@@ -1,4 +1,4 @@
-"""Statistics of files, never tighter than the rows; footers; samples and weights of values."""
+"""Statistics of files, which bound all rows; footers; samples and weights of values."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def write(path: Path, **columns: pa.Array) -> Snapshot:
 
 
 def check_sound(snapshot: Snapshot, column: str) -> None:
-    """Every value lies within its file's bounds, every NULL and NaN is allowed for."""
+    """Check that bounds cover each value, NULL and NaN of their file."""
     kind = snapshot.column(column).type
     for file, bounds in zip(snapshot.files, file_bounds(snapshot, column), strict=True):
         vector = from_arrow(read_rows(snapshot, [column], [file]).column(0), kind)
-        for at, ok in enumerate(vector.validity()):
-            value: Any = vector.values[at].as_py() if vector.is_textual else vector.values[at]
-            if not ok:
+        for row, is_valid in enumerate(vector.validity()):
+            value: Any = vector.values[row].as_py() if vector.is_textual else vector.values[row]
+            if not is_valid:
                 assert bounds.may_hold_null
                 continue
             assert not bounds.is_all_null
@@ -96,13 +96,13 @@ def check_sound(snapshot: Snapshot, column: str) -> None:
     ],
     ids=str,
 )
-def test_bounds_hold_every_value(tmp_path: Path, values: pa.Array) -> None:
+def test_bounds_cover_each_value(tmp_path: Path, values: pa.Array) -> None:
     check_sound(write(tmp_path / "t", v=values), "v")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("precision", "scale"), [(5, 2), (18, 0), (22, 2), (38, 0), (38, 10)])
-def test_bounds_hold_every_decimal(tmp_path: Path, precision: int, scale: int) -> None:
+def test_bounds_cover_each_decimal(tmp_path: Path, precision: int, scale: int) -> None:
     random = np.random.default_rng(precision * 100 + scale)
     digits = [int(random.integers(1, precision + 1)) for _ in range(60)]
     texts = ["".join(str(random.integers(1, 10)) for _ in range(count)) for count in digits]
@@ -111,7 +111,7 @@ def test_bounds_hold_every_decimal(tmp_path: Path, precision: int, scale: int) -
     kind = pa.decimal128(precision, scale)
     snapshot = write(tmp_path / "t", v=pa.array([Decimal(0), *values], kind))
     check_sound(snapshot, "v")
-    # Sign facts rest on a stated sign being the true one.
+    # Facts about signs rely on the sign of the minimum.
     for file, bounds in zip(snapshot.files, file_bounds(snapshot, "v"), strict=True):
         value = read_rows(snapshot, ["v"], [file]).column(0)[0].as_py()
         if bounds.minimum is not None and value >= 0:
@@ -135,7 +135,7 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "column", "told"),
+    ("table", "column", "expected"),
     [
         ("delta-0.8.0-partitioned", "value", (None, None, None)),
         ("delta-0.8.0-partitioned", "year", ("2020", "2021", 0)),
@@ -145,9 +145,9 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
         ("table_with_column_mapping", "Company Very Short", ("BME", "BMS", 0)),
     ],
 )
-def test_statistics_of_tables_of_others(table: str, column: str, told: tuple[Any, ...]) -> None:
+def test_statistics_of_fixture_tables(table: str, column: str, expected: tuple[Any, ...]) -> None:
     result = column_statistics(open_source("t", str(fixture_table(table))).snapshot(), column)
-    assert (result.minimum, result.maximum, result.null_count) == told
+    assert (result.minimum, result.maximum, result.null_count) == expected
 
 
 def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
     assert (result.minimum, result.maximum, result.null_count) == (None, None, 0)
 
 
-def stated(path: Path, kind: str, value: pa.Array, low: Any, high: Any, **about: Any) -> Snapshot:
-    """One file with this one value, whose statistics are written by hand."""
-    told = {"stats": handmade.stats(len(value), {"v": 0}, v=(low, high))}
-    return of_file(path, [handmade.field("v", kind, **about)], pa.table({"v": value}), told)
+def one_file(path: Path, kind: str, value: pa.Array, low: Any, high: Any, **more: Any) -> Snapshot:
+    """A table of one file with these values and handwritten statistics."""
+    stats = {"stats": handmade.stats(len(value), {"v": 0}, v=(low, high))}
+    return of_file(path, [handmade.field("v", kind, **more)], pa.table({"v": value}), stats)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,12 @@ def stated(path: Path, kind: str, value: pa.Array, low: Any, high: Any, **about:
     ],
     ids=lambda value: f"{type(value).__name__} {value}",
 )
-def test_doubles_of_a_column_that_had_floats_lie_within_bounds(
-    tmp_path: Path, value: float | np.float32
-) -> None:
-    """Floats that became doubles have texts of floats as bounds; later rows have doubles."""
+def test_bounds_of_widened_floats_are_sound(tmp_path: Path, value: float | np.float32) -> None:
+    """Widened floats have bounds in float precision; later rows are doubles."""
     changes = {"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}
     kind = pa.float32() if isinstance(value, np.float32) else pa.float64()
     text = float(str(value))
-    snapshot = stated(tmp_path, "double", pa.array([value], kind), text, text, **changes)
+    snapshot = one_file(tmp_path, "double", pa.array([value], kind), text, text, **changes)
     check_sound(snapshot, "v")
     (bounds,) = file_bounds(snapshot, "v")
     assert isinstance(bounds.minimum, float)
@@ -188,37 +186,35 @@ def test_doubles_of_a_column_that_had_floats_lie_within_bounds(
 @pytest.mark.parametrize(
     ("text", "maximum"),
     [
-        # As older writers of Delta cut it: 32 units of UTF-16, and one that is the greatest there.
+        # Older Delta writers truncate to 32 UTF-16 units and append the greatest one.
         ("\U0001f600" * 20, "\U0001f600" * 16 + "\ufffd"),
         ("\U0001f600" * 16, "\U0001f600" * 15 + "~~"),
         ("\U0001f600", "\ufffd"),
     ],
     ids=["tie breaker", "32 units", "tie breaker alone"],
 )
-def test_texts_cut_by_the_order_of_utf_16_bound_nothing(
-    tmp_path: Path, text: str, maximum: str
-) -> None:
-    check_sound(stated(tmp_path, "string", pa.array([text]), text[:8], maximum), "v")
+def test_texts_truncated_in_utf_16_order(tmp_path: Path, text: str, maximum: str) -> None:
+    check_sound(one_file(tmp_path, "string", pa.array([text]), text[:8], maximum), "v")
 
 
 @pytest.mark.parametrize(
-    ("at", "text"),
+    ("time", "text"),
     [
-        # New York's offset was -04:56:02, Liberia's -00:44:30: Java tells hours and minutes.
+        # New York's offset was -04:56:02, Liberia's -00:44:30; Java prints hours and minutes.
         (datetime(1880, 1, 1, 4, 56, 2, tzinfo=UTC), "1880-01-01T00:00:00.000-04:56"),
         (datetime(1972, 1, 6, 0, 44, 30, tzinfo=UTC), "1972-01-06T00:00:00.000-00:44"),
         (datetime(1930, 1, 1, 0, 0, 28, tzinfo=UTC), "1930-01-01T00:20:00.000+00:19"),
     ],
 )
-def test_times_of_offsets_with_seconds_lie_within_bounds(
-    tmp_path: Path, at: datetime, text: str
+def test_bounds_of_offsets_with_seconds_are_sound(
+    tmp_path: Path, time: datetime, text: str
 ) -> None:
-    values = pa.array([at], pa.timestamp("us", tz="UTC"))
-    check_sound(stated(tmp_path, "timestamp", values, text, text), "v")
+    values = pa.array([time], pa.timestamp("us", tz="UTC"))
+    check_sound(one_file(tmp_path, "timestamp", values, text, text), "v")
 
 
 def miscopied(path: Path, columns: dict[str, Any], data: pa.Table, **options: Any) -> Miscopied:
-    """Of a table of one file."""
+    """The miscopied columns of a table of one file."""
     return miscopied_columns(of_file(path, columns, data, **options))
 
 
@@ -227,7 +223,7 @@ def test_int96_columns_are_named() -> None:
     assert miscopied_columns(snapshot).as_int96 == {"BIG_DATE", "NORMAL_DATE"}
 
 
-def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
+def test_int96_column_in_other_case(tmp_path: Path) -> None:
     data = pa.table({"AT": pa.array([1], pa.timestamp("us", tz="UTC"))})
     result = miscopied(tmp_path, {"at": "timestamp"}, data, use_deprecated_int96_timestamps=True)
     assert (result.as_int96, result.respelled) == ({"at"}, {"at"})
@@ -256,9 +252,9 @@ MAPPED = pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))
             {"Id"},
         ),
     ],
-    ids=["fields are compared too", "names of one level say nothing of another"],
+    ids=["nested fields", "same name in another level"],
 )
-def test_columns_that_a_file_spells_otherwise(
+def test_respelled_columns_are_named(
     tmp_path: Path, columns: dict[str, Any], data: dict[str, Any], respelled: set[str]
 ) -> None:
     result = miscopied(tmp_path, columns, pa.table(data))
@@ -280,7 +276,7 @@ BEFORE_1900, SINCE_1900 = -2208988800000001, -2208988800000000
     ],
     ids=["since 1900", "in the second group", "no statistics", "milliseconds", "all NULL"],
 )
-def test_old_times_are_told_from_statistics(
+def test_old_times_by_statistics(
     tmp_path: Path, values: list[int | None], unit: str, options: dict[str, Any], is_named: bool
 ) -> None:
     kind = pa.timestamp(unit, tz="UTC")
@@ -302,14 +298,14 @@ FILES, EACH = 200, 1000
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    """`up` goes up from file to file, a value in ten rows; `any` is anywhere; `text` as `up`."""
+    """`up` increases every ten rows, also across files; `any` is random; `text` is like `up`."""
     folder = tmp_path_factory.mktemp("tables") / "t"
-    at = np.arange(FILES * EACH)
-    scattered = np.random.default_rng(3).integers(0, 500, len(at))
-    columns = {"up": at // 10, "any": scattered, "text": [f"{value // 10:07}" for value in at]}
-    columns["empty"] = pa.nulls(len(at), pa.int64())
+    row = np.arange(FILES * EACH)
+    scattered = np.random.default_rng(3).integers(0, 500, len(row))
+    columns = {"up": row // 10, "any": scattered, "text": [f"{value // 10:07}" for value in row]}
+    columns["empty"] = pa.nulls(len(row), pa.int64())
     rows = pa.table(columns)
-    parts = (rows.slice(start, EACH) for start in range(0, len(at), EACH))
+    parts = (rows.slice(start, EACH) for start in range(0, len(row), EACH))
     create_laid_out_table(str(folder), parts)
     return open_source("t", str(folder)).snapshot()
 
@@ -324,14 +320,14 @@ def sampled_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> FileSa
     return file_sample(snapshot, snapshot.files, ["up", "any", "text"], bounds["up"])
 
 
-def test_overlap_tells_clustered_from_scattered(snapshot: Snapshot) -> None:
+def test_overlap_detects_clustered_columns(snapshot: Snapshot) -> None:
     assert overlap(snapshot, "up") == pytest.approx(1 / FILES)
     assert overlap(snapshot, "text") < 0.01
     assert overlap(snapshot, "any") > 0.9
     assert set(clustered_columns(snapshot, ["any", "empty", "text", "up"], 0.25)) == {"up", "text"}
 
 
-def test_the_draw_is_the_same_every_time_and_spread(
+def test_sample_is_deterministic_and_spread(
     snapshot: Snapshot, bounds: dict[str, ColumnBounds], sampled_files: FileSample
 ) -> None:
     again = file_sample(snapshot, snapshot.files, ["up", "any", "text"], bounds["up"])
@@ -339,11 +335,11 @@ def test_the_draw_is_the_same_every_time_and_spread(
     assert len(sampled_files.windows) == 48
     assert sum(size for parts in sampled_files.windows for size in parts) == len(sampled_files.rows)
     drawn = np.unique(np.array(sampled_files.rows.column("up")) * 10 // EACH)
-    assert np.diff(drawn).max() < 12, "no stretch of files goes without a window"
+    assert np.diff(drawn).max() < 12, "windows cover all stretches of files"
 
 
 @pytest.mark.slow
-def test_rows_of_whole_groups_stand_for_themselves(
+def test_weights_of_sampled_rows(
     bounds: dict[str, ColumnBounds], sampled_files: FileSample
 ) -> None:
     each = FILES * EACH / len(sampled_files.rows)
@@ -355,7 +351,7 @@ def test_rows_of_whole_groups_stand_for_themselves(
     assert (sampled_files.weights({"text": bounds["text"]}) < 1.2).mean() > 0.9
 
 
-def test_what_files_hold_of_a_value(
+def test_rows_and_files_per_value(
     bounds: dict[str, ColumnBounds], sampled_files: FileSample
 ) -> None:
     rows, files = sampled_files.held("up", bounds["up"]) or ([], [])
@@ -376,16 +372,16 @@ def test_spans_of_files(snapshot: Snapshot, bounds: dict[str, ColumnBounds]) -> 
     assert rows == pytest.approx([EACH] * FILES + [0])
     chances = np.zeros(FILES + 1)
     chances[[3, 7]] = 1.0, 0.25
-    left = spans.chances(chances)
-    assert np.flatnonzero(left).tolist() == [3, 7]
-    assert left[[3, 7]].tolist() == pytest.approx([1, 0.25])
+    chances_left = spans.chances(chances)
+    assert np.flatnonzero(chances_left).tolist() == [3, 7]
+    assert chances_left[[3, 7]].tolist() == pytest.approx([1, 0.25])
     merged = spans.merged(3)
-    assert merged.first.tolist() == merged.last.tolist() == [at // 3 for at in range(FILES)]
+    assert merged.first.tolist() == merged.last.tolist() == [number // 3 for number in range(FILES)]
     wide = file_spans(RangePartition("t", "any", LONG, (250,)), bounds["any"])
     assert wide.chances(np.array([0.5, 0.5, 0])) == pytest.approx(0.75)
 
 
-def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
+def test_file_of_nulls_is_in_null_range_only(
     snapshot: Snapshot, bounds: dict[str, ColumnBounds]
 ) -> None:
     partition = RangePartition("t", "empty", LONG, (1,))
@@ -396,30 +392,30 @@ def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
     assert spans.merged(2).chances(np.array([1.0, 0.5])) == pytest.approx(0.5)
 
 
-def test_fragments_that_are_alike_are_not_multiplied() -> None:
-    """Two files of ten fragments each: in one way all have a hit, in the other one none has."""
+def test_correlated_ranges_are_not_multiplied() -> None:
+    """Two files of ten ranges each. In one case all ranges are hit, in the other none."""
     bounds = column_bounds([ValueBounds(0, 9, 0, 10), ValueBounds(10, 19, 0, 10)], LONG)
     spans = file_spans(RangePartition("t", "up", LONG, tuple(range(1, 20))), bounds)
     sizes = (1, 21)
-    ways = np.concatenate([np.full(sizes, 0.9), np.full(sizes, 0.0)])
+    cases = np.concatenate([np.full(sizes, 0.9), np.full(sizes, 0.0)])
     weights = np.concatenate([np.full(sizes, 0.25), np.full(sizes, 0.75)])
-    assert spans.left(Mixture(weights, ways)) == pytest.approx(0.25)
-    assert spans.chances((weights * ways).sum(axis=0)) == pytest.approx(1 - 0.775**10)
+    assert spans.left(Mixture(weights, cases)) == pytest.approx(0.25)
+    assert spans.chances((weights * cases).sum(axis=0)) == pytest.approx(1 - 0.775**10)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["up", "text", "any"])
-def test_places_on_a_line_go_up_with_values(
+def test_line_is_monotonic_in_values(
     name: str, snapshot: Snapshot, bounds: dict[str, ColumnBounds], sampled_files: FileSample
 ) -> None:
     line = line_of(bounds[name])
     column = sampled_files.rows.column(name)
-    places = line.places_of(from_arrow(column, snapshot.readable(name).type))
-    assert (np.diff(places[np.argsort(np.array(column.to_pylist()), kind="stable")]) >= 0).all()
-    assert places[0] == line.place(column[0].as_py())
+    positions = line.places_of(from_arrow(column, snapshot.readable(name).type))
+    assert (np.diff(positions[np.argsort(np.array(column.to_pylist()), kind="stable")]) >= 0).all()
+    assert positions[0] == line.place(column[0].as_py())
 
 
-def test_small_columns_come_whole_without_null_and_nan(tmp_path: Path) -> None:
+def test_small_columns_are_sampled_completely(tmp_path: Path) -> None:
     data = pa.table({"f": [1.5, None, float("nan"), 2.5], "k": ["a", "a", None, "b"]})
     snapshot = written(tmp_path, data, partition_by=["k"])
     assert sorted(sample_values(snapshot, "F", 100, 1)) == [1.5, 2.5]
@@ -459,36 +455,36 @@ def test_mapped_table_is_sampled() -> None:
 
 
 Stated = tuple[int | None, int | None, int]
-"""Least value, greatest value and rows of a file, as the log has them."""
+"""Minimum, maximum and row count of a file, as in the log."""
 
 
 def table(folder: Path, files: Sequence[Stated]) -> Snapshot:
-    """A table of which the log alone is there."""
+    """A table with a log only."""
     adds = []
-    for at, (low, high, rows) in enumerate(files):
+    for number, (low, high, rows) in enumerate(files):
         stats: dict[str, Any] = {"numRecords": rows, "nullCount": {"v": 0}}
         stats |= {"minValues": {"v": low}} if low is not None else {}
         stats |= {"maxValues": {"v": high}} if high is not None else {}
-        adds.append(add(f"{at}.parquet", rows, stats=json.dumps(stats)))
+        adds.append(add(f"{number}.parquet", rows, stats=json.dumps(stats)))
     return open_source("t", create(folder, {"v": DELTA_LONG}, *adds)).snapshot()
 
 
 def spanned(low: int, high: int, boundaries: Sequence[Any]) -> int:
-    """Ranges that values from `low` to `high` fall into."""
+    """The number of ranges of the values from `low` to `high`."""
     return bisect_right(boundaries, high) - bisect_right(boundaries, low) + 1
 
 
-def test_files_that_nobody_read_count_as_well(tmp_path: Path) -> None:
-    files = [(at * 100, at * 100 + 99, 100) for at in range(50)]
+def test_files_that_were_not_sampled_count(tmp_path: Path) -> None:
+    files = [(number * 100, number * 100 + 99, 100) for number in range(50)]
     bounds = file_bounds(table(tmp_path, files), "v")
     weights, depth = value_weights(bounds, [7, 9])
     assert round(weights.total) == 5000
     assert 0.9 < depth < 1.3
     boundaries = aligned_boundaries(weights, 50, starts_of(bounds))
-    assert boundaries == tuple(at * 100 for at in range(1, 50))
+    assert boundaries == tuple(number * 100 for number in range(1, 50))
 
 
-def test_a_sample_tells_how_rows_lie_between_wide_bounds(tmp_path: Path) -> None:
+def test_sample_locates_rows_within_wide_bounds(tmp_path: Path) -> None:
     files = [(0, 1_000_000, 1000)] * 10
     sample = [*range(1000), *range(999_000, 1_000_000, 10)]
     bounds = file_bounds(table(tmp_path, files), "v")
@@ -497,18 +493,18 @@ def test_a_sample_tells_how_rows_lie_between_wide_bounds(tmp_path: Path) -> None
     assert weights.rows_before(1000) > 0.85 * weights.total
 
 
-def test_a_value_that_ends_a_file_and_starts_the_next_has_its_own_range(tmp_path: Path) -> None:
-    files = [(at * 10, at * 10 + 10, 1000) for at in range(20)]
+def test_boundary_value_of_two_files_has_own_range(tmp_path: Path) -> None:
+    files = [(number * 10, number * 10 + 10, 1000) for number in range(20)]
     bounds = file_bounds(table(tmp_path, files), "v")
     even = aligned_boundaries(value_weights(bounds, [])[0], 20, starts_of(bounds))
     boundaries = with_overlaps(even, bounds)
     assert {(10, 11), (20, 21)} <= set(zip(boundaries, boundaries[1:], strict=False))
     for low, high, _ in files:
         inside = spanned(low + 1, high - 1, boundaries)
-        assert inside == 1, "what is in one file alone lies in one range"
+        assert inside == 1, "values of one file only are in one range"
 
 
-def test_without_bounds_nothing_is_known_of_overlaps(tmp_path: Path) -> None:
+def test_overlaps_are_unknown_without_bounds(tmp_path: Path) -> None:
     files = [(0, 10, 100), (None, None, 100), (10, 20, 100)]
     bounds = file_bounds(table(tmp_path / "t", files), "v")
     assert with_overlaps((10,), bounds) == (10,)
@@ -525,8 +521,8 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
     for _ in range(rng.randint(1, 12)):
         low = rng.randint(-20, 20)
         bounds = (low, low + rng.choice((0, 1, 5, 30)))
-        stated = bounds if rng.random() < 0.95 else (None, None)
-        files.append((*stated, rng.choice((1, 10, 100))))
+        one_file = bounds if rng.random() < 0.95 else (None, None)
+        files.append((*one_file, rng.choice((1, 10, 100))))
     known = file_bounds(table(tmp_path_factory.mktemp("t"), files), "v")
     weights, _ = value_weights(known, [rng.randint(-20, 50) for _ in range(rng.randint(0, 30))])
     ranges = rng.choice((1, 3, 10))
@@ -537,7 +533,7 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
     assert len(more) <= 2 * len(boundaries)
 
 
-def test_rows_of_a_file_without_bounds_count_by_the_sample(tmp_path: Path) -> None:
+def test_rows_without_bounds_follow_the_sample(tmp_path: Path) -> None:
     bounds = file_bounds(table(tmp_path, [(None, None, 10)]), "v")
     weights, _ = value_weights(bounds, [3, 1])
     assert (weights.values, weights.weights) == ((1, 3), (5.0, 5.0))

@@ -1,11 +1,11 @@
-"""Write a store with the code at hand and pack it, with its tables, for later code to continue.
+"""Write a store with the current code and pack it with its tables, for tests of later code.
 
     python -m tests.store.older.pack NAME
 
-Run it in a checkout of the release to keep: it writes `NAME.tar.gz` beside this file. An archive is
-never written again; `tests.store.test_older_store` continues from it. A store has a hash over the
-paths of its tables. Here these lead through the working directory of the process, so that the
-archive may be unpacked anywhere and used from there.
+Run it in a checkout of the release: it writes `NAME.tar.gz` beside this file. Archives are never
+rewritten; `tests.store.test_older_store` continues from them. A store has a hash of its tables'
+paths. Here these go through the working directory of the process, so the archive can be unpacked
+and used anywhere.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 HERE = Path("/proc/self/cwd")
-"""The working directory, under a name that is the same on every machine with Linux."""
+"""The working directory, under the same name on every Linux machine."""
 STARTS = (7, 13, 25, 43)
-"""Where the recursive queries start; each in a region of its own."""
+"""Start nodes of the recursive queries, each in a separate region."""
 WORKLOAD = Path(__file__).with_name("workload.yaml").read_text(encoding="utf-8")
 
 
 def sales(start: int, stop: int) -> pa.Table:
-    """Sales with these ids; notes so long that a kept answer takes a file of its own."""
+    """Sales with these ids. Notes are so long that a materialized result needs a file."""
     ids = range(start, stop)
     return pa.table(
         {
@@ -56,18 +56,18 @@ def shops(start: int, stop: int) -> pa.Table:
 
 
 def links(step: int) -> pa.Table:
-    """A link from each of sixty nodes to another one of its region of six."""
+    """A link from each of sixty nodes to another one in its region of six."""
     targets = [node // 6 * 6 + (node * node + step) % 6 for node in range(60)]
     return pa.table({"src": list(range(60)), "dst": targets})
 
 
 def branches(stem: int) -> pa.Table:
-    """A link from each start to a node of its own."""
+    """A link from each start to a separate node."""
     return pa.table({"src": list(STARTS), "dst": [stem + start for start in STARTS]})
 
 
 def append(table: str, rows: pa.Table) -> None:
-    """One more commit of the table; the first one creates it, with a change feed."""
+    """Append to the table. The first commit creates it with a change feed."""
     feed = {"delta.enableChangeDataFeed": "true"}
     write_deltalake(str(HERE / table), rows, mode="append", configuration=feed)
 
@@ -82,7 +82,7 @@ def impctl(command: str, *arguments: str) -> None:
 
 
 def make() -> None:
-    """Tables, workload and store in the working directory."""
+    """Create tables, workload and store in the working directory."""
     Path("workload.yaml").write_text(WORKLOAD)
     append("sales", sales(0, 540))
     append("shops", shops(0, 55))
@@ -103,7 +103,7 @@ def make() -> None:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """All files that matter, in the order of their names, without owners and times."""
+    """Pack all relevant files, sorted by name, without owners and times."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files = [path for path in files if path.name != "lock" and not path.name.endswith("-shm")]
     with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(None, "w", packed) as tar:

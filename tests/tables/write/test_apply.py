@@ -1,4 +1,4 @@
-"""Update batches commit one version each, once, or refuse by name and commit nothing."""
+"""Update batches: each commits one version exactly once, or is refused without a commit."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_batch_without_rows_commits_nothing(tmp_path: Path) -> None:
     assert open_source("sales", path).version == 0
 
 
-def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
+def test_batches_apply_to_the_newest_version(tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     stale = open_source("sales", path)
     apply_to_sales(path, DELETE, where="sid = 1")
@@ -110,7 +110,7 @@ def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
     assert (stale.version, stale.snapshot().rows) == (0, 3)
 
 
-def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_path: Path) -> None:
+def test_delete_of_unexpected_rows_fails(tmp_path: Path) -> None:
     path = make(tmp_path / "t", partition_by=["brand"])
     request = UpdateRequest("sales", DELETE, where="brand = 'HP'")
     prepared = prepare_batch(TargetTable(open_source("sales", path)), request)
@@ -134,23 +134,23 @@ def test_a_delete_of_all_rows(tmp_path: Path, options: dict[str, object]) -> Non
     assert apply_to_sales(path, DELETE).deleted == 0
 
 
-def failing(after: bool) -> Callable[..., None]:
-    def write(*given: Any, **options: Any) -> None:
+def failing_write(after: bool) -> Callable[..., None]:
+    def write(*args: Any, **options: Any) -> None:
         if after:
-            write_deltalake(*given, **options)
+            write_deltalake(*args, **options)
         else:
-            other_commit(given[0].table_uri)
+            other_commit(args[0].table_uri)
         raise OSError("no space left")
 
     return write
 
 
-def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
+def test_failure_after_commit_says_batch_may_be_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make(tmp_path / "t")
 
-    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
+    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", failing_write(after=True))
     with pytest.raises(ImpctlError, match="moved from version 0 to 1, so the batch") as caught:
         apply_to_sales(path, INSERT, rows=({"sid": 4},))
     assert (caught.value.code, caught.value.exit_code) == ("batch_maybe_committed", 1)
@@ -203,7 +203,7 @@ def test_inserted_rows_keep_constraints(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_batches_that_make_no_sense(
+def test_invalid_batches(
     tmp_path: Path,
     kind: UpdateKind,
     fields: dict[str, object],
@@ -216,7 +216,7 @@ def test_batches_that_make_no_sense(
     assert open_source("sales", path).version == 0
 
 
-def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
+def test_columns_in_other_case_are_not_copied(tmp_path: Path) -> None:
     file = handmade.added(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
     handmade.create(tmp_path, {"Id": "long", "v": "long"}, file)
     not_writable("writes the name of column `Id`", str(tmp_path), DELETE, where="v = 5")
@@ -236,13 +236,13 @@ def test_texts_longer_than_a_varchar_are_not_inserted(tmp_path: Path, value: str
     path = short_texts(tmp_path / "t")
     file = str(tmp_path / "rows.parquet")
     pq.write_table(pa.table({"id": [2], "v": [value]}), file)
-    for given in ({"rows": ({"id": 2, "v": value},)}, {"file": file}):
+    for source in ({"rows": ({"id": 2, "v": value},)}, {"file": file}):
         with pytest.raises(UsageError, match=r"has type varchar\(3\), but a row has 4 char"):
-            apply_to_sales(path, INSERT, **given)
+            apply_to_sales(path, INSERT, **source)
     assert apply_to_sales(path, INSERT, rows=({"id": 3, "v": "üöé"}, {"id": 4})).inserted == 2
 
 
-def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
+def test_varchar_length_is_checked_in_updates(tmp_path: Path) -> None:
     path = short_texts(tmp_path)
     for value in ("'abcd'", "id + 999", "'ab  '"):
         with pytest.raises(UsageError, match=r"has type varchar\(3\), but a row has 4 char"):
@@ -260,7 +260,7 @@ def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
         (pa.timestamp("us", tz="UTC"), "of its partition column `p` without a time zone"),
     ],
 )
-def test_partitions_that_deltalake_spells_otherwise_are_not_written(
+def test_unsupported_partition_types_are_not_written(
     tmp_path: Path, kind: pa.DataType, problem: str
 ) -> None:
     data = pa.table({"v": [1], "p": pa.nulls(1, kind)})
@@ -275,12 +275,12 @@ def test_partitions_that_deltalake_spells_otherwise_are_not_written(
 
 
 @pytest.mark.parametrize("name", ["delta.appendOnly", CHANGE_FEED])
-def test_properties_that_only_spark_reads_are_not_passed_over(tmp_path: Path, name: str) -> None:
+def test_properties_that_only_spark_reads_are_refused(tmp_path: Path, name: str) -> None:
     path = handmade.create(tmp_path, {"id": "long"}, configuration={name: "TRUE"})
     not_writable("Spark reads its property", path, INSERT, rows=({"id": 1},))
 
 
-def test_nested_columns_left_out_are_null(tmp_path: Path) -> None:
+def test_omitted_nested_columns_are_null(tmp_path: Path) -> None:
     nested = {"s": pa.array([{"a": 1}]), "l": pa.array([[1]]), "m": pa.array([[("k", 1)]], MAPS)}
     write_deltalake(str(tmp_path), pa.table({"id": [1], **nested}))
     assert apply_to_sales(str(tmp_path), INSERT, rows=({"id": 2},)).inserted == 1
@@ -298,7 +298,7 @@ def test_int96_rows_are_not_copied(tmp_path: Path) -> None:
     done = apply_to_sales(str(path), INSERT, rows=({"SOME_VALUE": 7},))
     assert done.inserted == 1
     years = read_rows(open_source("t", str(path)).snapshot(), ["BIG_DATE"]).column(0).to_pylist()
-    assert {None if at is None else at.year for at in years} == {9999, None}
+    assert {None if value is None else value.year for value in years} == {9999, None}
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_int96_rows_are_not_copied(tmp_path: Path) -> None:
         ("table_with_liquid_clustering", "cannot write to table"),
     ],
 )
-def test_tables_deltalake_would_damage(tmp_path: Path, name: str, reason: str) -> None:
+def test_tables_that_deltalake_would_damage(tmp_path: Path, name: str, reason: str) -> None:
     path = tmp_path / "t"
     shutil.copytree(fixture_table(name), path)
     version = open_source("t", str(path)).version
@@ -350,8 +350,8 @@ def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["s = '{}'", "s >= '{}'"])
-def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -> None:
-    """Spark may have cut it in the middle of a character: less than the value, by its bytes."""
+def test_truncated_maximum_skips_no_file(tmp_path: Path, where: str) -> None:
+    """Spark may truncate within a character; the result is less than the value by bytes."""
     value = "a" * 32 + "\U0001f600"
     stats = {"stats": handmade.stats(1, {"s": 0}, s=("a" * 32, "a" * 32 + "\ufffd"))}
     file = handmade.added(tmp_path, "a.parquet", pa.table({"s": [value]}), stats)
@@ -360,7 +360,7 @@ def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -
 
 
 IN_THE_TABLE = AppliedUpdate(1)
-"""Told though the table has moved on; a batch that takes no row tells the newest version."""
+"""The result of a repeated batch: its version. Batches without effect have the newest one."""
 
 
 ROWS = pa.table({"id": [1, 2], "x": [1, 2]})
@@ -368,14 +368,14 @@ ROWS = pa.table({"id": [1, 2], "x": [1, 2]})
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    made = str(tmp_path / "t")
-    write_deltalake(made, ROWS)
-    return made
+    location = str(tmp_path / "t")
+    write_deltalake(location, ROWS)
+    return location
 
 
 def apply_named(path: str, kind: UpdateKind = INSERT, **fields: Any) -> AppliedUpdate:
-    given = {"rows": ({"id": 3, "x": 3},)} if kind is INSERT and not fields else {}
-    request = UpdateRequest("t", kind, **{"name": "b", **given, **fields})
+    defaults = {"rows": ({"id": 3, "x": 3},)} if kind is INSERT and not fields else {}
+    request = UpdateRequest("t", kind, **{"name": "b", **defaults, **fields})
     return apply_update(open_source("t", path), request)
 
 
@@ -398,17 +398,15 @@ def other_commit(path: str) -> None:
         (DELETE, {"where": None}),
     ],
 )
-def test_a_repeat_does_nothing_and_says_where_the_batch_is(
-    path: str, kind: UpdateKind, fields: dict[str, Any]
-) -> None:
+def test_repeated_batch_is_not_applied(path: str, kind: UpdateKind, fields: dict[str, Any]) -> None:
     assert apply_named(path, kind, **fields).version == 1
     other_commit(path)
     before = ids(path)
     assert apply_named(path, kind, **fields) == IN_THE_TABLE
     assert (ids(path), DeltaTable(path).version()) == (before, 2)
     again = apply_named(path, kind, again=True, **fields)
-    taken = again.inserted + again.deleted + again.updated
-    assert again.version == (3 if taken else 2)
+    changed = again.inserted + again.deleted + again.updated
+    assert again.version == (3 if changed else 2)
 
 
 @pytest.mark.slow
@@ -427,13 +425,13 @@ def test_another_name_or_content_is_another_batch(path: str, fields: dict[str, A
     assert apply_named(path, **{"rows": ({"id": 3, "x": 3},), **fields}).version == 2
 
 
-def test_a_batch_edited_and_edited_back_is_in_the_table(path: str) -> None:
+def test_batch_edited_and_restored_is_known(path: str) -> None:
     apply_named(path)
     apply_named(path, rows=({"id": 4, "x": 4},))
     assert apply_named(path) == IN_THE_TABLE
 
 
-def test_a_file_is_known_by_its_bytes(path: str, tmp_path: Path) -> None:
+def test_file_is_identified_by_its_bytes(path: str, tmp_path: Path) -> None:
     file, moved = tmp_path / "a.csv", tmp_path / "b.csv"
     file.write_text("id,x\n3,3\n")
     assert apply_named(path, file=str(file)).version == 1
@@ -446,21 +444,21 @@ def test_a_file_is_known_by_its_bytes(path: str, tmp_path: Path) -> None:
         apply_named(path, file=str(moved))
 
 
-def test_a_batch_that_took_no_row_is_not_in_the_table(path: str) -> None:
+def test_batch_without_effect_is_not_recorded(path: str) -> None:
     assert apply_named(path, DELETE, where="id = 3") == AppliedUpdate(0)
     write_deltalake(path, pa.table({"id": [3], "x": [3]}), mode="append")
     assert apply_named(path, DELETE, where="id = 3") == AppliedUpdate(2, deleted=1)
 
 
-def test_a_table_made_anew_has_no_batch(path: str) -> None:
+def test_recreated_table_has_no_batch(path: str) -> None:
     apply_named(path)
-    anew = pa.table({"id": [1], "x": [1]})
-    DeltaTable.create(path, anew.schema, mode="overwrite")
+    recreated = pa.table({"id": [1], "x": [1]})
+    DeltaTable.create(path, recreated.schema, mode="overwrite")
     assert open_source("t", path).version == 2
     assert apply_named(path).version == 3
 
 
-def test_a_restore_takes_the_batch_out(path: str) -> None:
+def test_restore_removes_the_batch(path: str) -> None:
     apply_named(path)
     other_commit(path)
     DeltaTable(path).restore(1)
@@ -472,7 +470,7 @@ def test_a_restore_takes_the_batch_out(path: str) -> None:
     assert ids(path) == [1, 2, 3]
 
 
-def test_a_restore_to_nobody_knows_where_is_asked_about(path: str) -> None:
+def test_restore_to_unknown_version_is_ambiguous(path: str) -> None:
     apply_named(path)
     DeltaTable(path).restore(0)
     actions = handmade.actions_of(path, 2)
@@ -496,13 +494,13 @@ def test_checkpoints_keep_the_identity_when_the_log_is_cleaned_up(path: str) -> 
     assert apply_named(path) == IN_THE_TABLE
 
 
-def test_a_table_may_forget_identities_after_a_time(path: str) -> None:
+def test_identities_expire_by_table_property(path: str) -> None:
     apply_named(path)
     forgetting(path)
     assert apply_named(path).version == 3
 
 
-def test_of_two_runs_at_once_one_commits(path: str) -> None:
+def test_one_of_two_concurrent_runs_commits(path: str) -> None:
     request = UpdateRequest("t", INSERT, ({"id": 3, "x": 3},), name="b")
     one, two = (prepare_batch(opened(path), request) for _ in range(2))
     assert commit_update(one).version == 1
@@ -512,25 +510,21 @@ def test_of_two_runs_at_once_one_commits(path: str) -> None:
     assert ids(path) == [1, 2, 3]
 
 
-def test_a_failure_before_the_commit_may_be_repeated(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retry_after_failure_before_commit(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=False))
+        patch.setattr("impctl.tables.write.apply.write_deltalake", failing_write(after=False))
         with pytest.raises(ImpctlError):
             apply_named(path)
     assert apply_named(path) == AppliedUpdate(2, inserted=1)
 
 
-def test_a_log_that_the_disk_does_not_give_is_worth_another_try(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_log_is_retryable(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source("t", path)
 
-    def failing(*_: object) -> None:
+    def failing_read(*_: object) -> None:
         raise OSError("Kernel error -> Generic LocalFileSystem error (os error 5)")
 
-    monkeypatch.setattr(DeltaTable, "transaction_version", failing)
+    monkeypatch.setattr(DeltaTable, "transaction_version", failing_read)
     with refused(StorageError, "storage_failed"):
         version_with(source, "batch")
 
@@ -539,15 +533,15 @@ NAMES = ("a", "b", "c", "never")
 
 
 def batches_in(path: str, followed: TargetTable) -> dict[str, int | None]:
-    """Where the batches are: for deltalake, for a run at work and for a new one."""
-    told = {}
+    """Versions of the batches; deltalake, a running and a new process must agree."""
+    versions = {}
     for name in NAMES:
         request = UpdateRequest("t", INSERT, ({"id": 3, "x": 3},), name=name)
         new = prepare_batch(opened(path), request)
         assert new.identity is not None
-        told[name] = version_with(new.source, new.identity)
-        assert told[name] == new.in_version == prepare_batch(followed, request).in_version
-    return told
+        versions[name] = version_with(new.source, new.identity)
+        assert versions[name] == new.in_version == prepare_batch(followed, request).in_version
+    return versions
 
 
 def batch(name: str, **fields: Any) -> Callable[[str], object]:
@@ -555,8 +549,8 @@ def batch(name: str, **fields: Any) -> Callable[[str], object]:
 
 
 def without_first(entries: int) -> Callable[[str], object]:
-    """The log without its first entries."""
-    return lambda path: [entry(path, at).unlink(missing_ok=True) for at in range(entries)]
+    """Delete the first log entries."""
+    return lambda path: [entry(path, version).unlink(missing_ok=True) for version in range(entries)]
 
 
 def checkpoint(path: str) -> None:
@@ -584,21 +578,19 @@ STEPS: dict[str, list[Callable[[str], object]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS.keys())
-def test_they_are_those_of_the_log_read_anew(
-    path: str, steps: list[Callable[[str], object]]
-) -> None:
+def test_followed_batches_match_a_new_read(path: str, steps: list[Callable[[str], object]]) -> None:
     followed = opened(path)
     assert set(batches_in(path, followed).values()) == {None}
     result = []
     for step in steps:
         step(path)
         result.append(batches_in(path, followed))
-    assert any(version is not None for told in result for version in told.values())
-    assert {told["never"] for told in result} == {None}
+    assert any(version is not None for versions in result for version in versions.values())
+    assert {versions["never"] for versions in result} == {None}
 
 
 @pytest.mark.parametrize("most", [0, 300])
-def test_entries_that_are_damaged_or_many_are_left_to_deltalake(
+def test_damaged_or_many_entries_use_deltalake(
     path: str, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(apply, "_MOST_ENTRIES", most)
@@ -621,7 +613,7 @@ def opened(path: str) -> TargetTable:
     return TargetTable(open_source("t", path))
 
 
-def other(path: str, *, mode: Any = "append") -> None:
+def append_rows(path: str, *, mode: Any = "append") -> None:
     write_deltalake(path, ROWS, mode=mode)
 
 
@@ -635,45 +627,43 @@ def insert(table: TargetTable, name: str | None = "b") -> AppliedUpdate:
     return commit_update(prepared(table, name=name))
 
 
-def test_a_table_is_opened_once_and_an_entry_read_once(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[object] = []
+def test_table_and_entries_are_read_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
     for name in ("DeltaTable", "read_entry"):
         act = getattr(source_module, name)
 
-        def counted(*given: Any, act: Any = act, **options: Any) -> Any:
-            done.append("opened" if act is DeltaTable else given[1])
-            return act(*given, **options)
+        def counted(*args: Any, act: Any = act, **options: Any) -> Any:
+            calls.append("opened" if act is DeltaTable else args[1])
+            return act(*args, **options)
 
         monkeypatch.setattr(source_module, name, counted)
-    other(path)
+    append_rows(path)
     table = opened(path)
-    assert [insert(table, f"b{at}").version for at in range(3)] == [2, 3, 4]
-    other(path)
+    assert [insert(table, f"b{i}").version for i in range(3)] == [2, 3, 4]
+    append_rows(path)
     assert commit_update(prepared(table, UPDATE)).version == 6
     assert commit_update(prepared(table, DELETE)).version == 7
     assert insert(table, "never").version == 8
-    # The run's own entries are known.
-    assert done == ["opened", 0, 1, 5]
+    # The run's own entries are not read.
+    assert calls == ["opened", 0, 1, 5]
     assert insert(table, "b1") == AppliedUpdate(3)
-    assert done.count("opened") == 1
+    assert calls.count("opened") == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["b", None])
-def test_what_others_write_in_between_is_seen(path: str, name: str | None) -> None:
+def test_other_commits_in_between_are_seen(path: str, name: str | None) -> None:
     table = opened(path)
     insert(table, None if name is None else "a")
-    other(path)
+    append_rows(path)
     before = prepared(table, DELETE, name)
     assert (before.source.version, before.matched and before.matched.rows) == (2, 2)
     assert commit_update(before) == AppliedUpdate(3, deleted=2)
-    other(path)
+    append_rows(path)
     assert prepared(table, DELETE, "c").source.version == 4
 
 
-def test_a_batch_that_another_run_brought_in_is_left_out(path: str) -> None:
+def test_batch_of_another_run_is_skipped(path: str) -> None:
     table = opened(path)
     insert(table, "a")
     insert(opened(path), "b")
@@ -683,51 +673,51 @@ def test_a_batch_that_another_run_brought_in_is_left_out(path: str) -> None:
 @pytest.mark.parametrize(
     "kind", [INSERT, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (UPDATE, DELETE))]
 )
-@pytest.mark.parametrize(("has_own", "commits"), [(True, 0), (True, 1), (False, 4)])
-def test_a_table_put_in_its_place_is_not_written(
-    path: str, kind: UpdateKind, has_own: bool, commits: int
+@pytest.mark.parametrize(("has_own_commit", "commits"), [(True, 0), (True, 1), (False, 4)])
+def test_replaced_table_is_not_written(
+    path: str, kind: UpdateKind, has_own_commit: bool, commits: int
 ) -> None:
     table = opened(path)
-    if has_own:
+    if has_own_commit:
         insert(table, "a")
     ready = prepared(table, kind)
     shutil.rmtree(path)
     write_deltalake(path, ROWS)
     for _ in range(commits):
-        other(path)
+        append_rows(path)
     with pytest.raises(TableRecreatedError) as raised:
         commit_update(ready)
     assert DeltaTable(path).version() == commits
     assert "nothing was written to it; to write to it, run" in str(raised.value.hint)
 
 
-@pytest.mark.parametrize("has_own", [False, True])
-def test_a_backup_that_went_another_way_is_not_written(path: str, has_own: bool) -> None:
+@pytest.mark.parametrize("has_own_commit", [False, True])
+def test_diverged_backup_is_not_written(path: str, has_own_commit: bool) -> None:
     table = opened(path)
     shutil.copytree(path, path + "-backup")
-    if has_own:
+    if has_own_commit:
         insert(table, "a")
     else:
-        other(path)
+        append_rows(path)
     ready = prepared(table)
     shutil.rmtree(path)
     shutil.move(path + "-backup", path)
     for _ in range(2):
-        other(path)
+        append_rows(path)
     assert str(DeltaTable(path).metadata().id) == ready.source.table_id
     with pytest.raises(TableRecreatedError):
         commit_update(ready)
     assert DeltaTable(path).version() == 2
 
 
-def test_a_table_put_in_its_place_between_batches_is_the_table(path: str) -> None:
+def test_table_replaced_between_batches_is_used(path: str) -> None:
     table = opened(path)
     insert(table, "a")
     shutil.copytree(path, path + "-backup")
     insert(table, "b")
     shutil.rmtree(path)
     shutil.move(path + "-backup", path)
-    # The backup lacks `b`, whatever the run remembers.
+    # The backup lacks `b`, although the run wrote it.
     assert insert(table, "b") == AppliedUpdate(2, inserted=1)
     shutil.rmtree(path)
     write_deltalake(path, ROWS.select(["id"]))
@@ -737,21 +727,21 @@ def test_a_table_put_in_its_place_between_batches_is_the_table(path: str) -> Non
     assert DeltaTable(path).to_pyarrow_table().column_names == ["id"]
 
 
-def test_a_backup_that_went_on_between_batches_is_read_as_it_is(path: str) -> None:
+def test_diverged_backup_between_batches_is_read_again(path: str) -> None:
     table = opened(path)
     shutil.copytree(path, path + "-backup")
     insert(table, "a")
     shutil.rmtree(path)
     shutil.move(path + "-backup", path)
     for _ in range(2):
-        other(path)
+        append_rows(path)
     result = prepared(table, DELETE)
-    # Neither the row of `a` nor any other of the log that is gone.
+    # Rows of the removed log, such as that of `a`, do not count.
     assert result.table.snapshot().rows == DeltaTable(path).count() == 6
     assert commit_update(result) == AppliedUpdate(3, deleted=3)
 
 
-def test_a_batch_that_came_in_before_the_own_commit_is_found(path: str) -> None:
+def test_batch_committed_just_before_is_found(path: str) -> None:
     table = opened(path)
     insert(table, "a")
     ready = prepared(table)
@@ -760,10 +750,10 @@ def test_a_batch_that_came_in_before_the_own_commit_is_found(path: str) -> None:
     assert insert(table, "x") == AppliedUpdate(2)
 
 
-def test_an_entry_that_was_cleaned_away_stops_no_run(path: str) -> None:
+def test_cleaned_entry_stops_no_run(path: str) -> None:
     table = opened(path)
     insert(table, "a")
-    other(path)
+    append_rows(path)
     DeltaTable(path).create_checkpoint()
     for version in (0, 1):
         entry(path, version).unlink()
@@ -771,8 +761,8 @@ def test_an_entry_that_was_cleaned_away_stops_no_run(path: str) -> None:
     assert insert(table, "a") == AppliedUpdate(1)
 
 
-def test_what_cannot_be_told_by_an_entry_is_told_by_the_table(path: str) -> None:
-    other(path)
+def test_missing_entry_falls_back_to_the_table(path: str) -> None:
+    append_rows(path)
     ready = prepared(opened(path))
     text = entry(path, 1).read_text()
     entry(path, 1).unlink()
@@ -784,15 +774,15 @@ def test_what_cannot_be_told_by_an_entry_is_told_by_the_table(path: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(UpdateKind))
-def test_what_the_run_wrote_is_copied_faithfully(path: str, kind: UpdateKind) -> None:
-    """Taken for granted of the run's own files, so it had better be true."""
+def test_own_files_are_copied_faithfully(path: str, kind: UpdateKind) -> None:
+    """The run assumes this of its own files."""
     table = opened(path)
-    for at, each in enumerate((INSERT, UPDATE, kind)):
-        commit_update(prepared(table, each, f"b{at}"))
+    for i, each in enumerate((INSERT, UPDATE, kind)):
+        commit_update(prepared(table, each, f"b{i}"))
     assert not miscopied_columns(open_source("t", path).snapshot()).columns
 
 
-def test_files_of_others_are_looked_at(path: str) -> None:
+def test_files_of_others_are_checked(path: str) -> None:
     table = opened(path)
     commit_update(prepared(table, UPDATE, "a"))
     prepared(table, DELETE, "looks at all")
@@ -803,7 +793,7 @@ def test_files_of_others_are_looked_at(path: str) -> None:
         prepared(table, DELETE)
 
 
-def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
+def test_errors_after_commit_do_not_fail_the_batch(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = opened(path)
@@ -818,23 +808,23 @@ def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
     with monkeypatch.context() as patch:
         patch.setattr(apply, "read_entry", broken)
         assert commit_update(ready) == AppliedUpdate(1, inserted=1)
-    # Without that entry the table is opened again to see that it is the same.
+    # Without that entry, the table is opened again to check its identity.
     assert insert(table, "c") == AppliedUpdate(2, inserted=1)
 
 
-def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
+def test_run_continues_after_commit_despite_failure(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = opened(path)
     with monkeypatch.context() as patch:
-        patch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
+        patch.setattr("impctl.tables.write.apply.write_deltalake", failing_write(after=True))
         assert insert(table, "a") == AppliedUpdate(1, inserted=1)
     assert insert(table, "a") == AppliedUpdate(1)
     assert commit_update(prepared(table, DELETE)) == AppliedUpdate(2, deleted=1)
     assert DeltaTable(path).count() == 2
 
 
-def test_a_stamp_is_that_of_one_commit(path: str) -> None:
+def test_stamp_identifies_one_commit(path: str) -> None:
     table = opened(path)
     insert(table, "a")
     ready = prepared(table)
@@ -847,7 +837,7 @@ def test_a_stamp_is_that_of_one_commit(path: str) -> None:
         commit_update(ready)
 
 
-def test_null_is_not_set_in_a_column_that_is_not_null(tmp_path: Path) -> None:
+def test_not_null_columns_refuse_null(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("v", pa.int64(), nullable=False), ("w", pa.int64())])
     write_deltalake(str(tmp_path), pa.table({"v": [1], "w": [None]}, schema=schema))
     for value in ("NULL", "w"):

@@ -1,4 +1,4 @@
-"""Whatever the condition or value, a batch does what it means in Spark, or is not written."""
+"""Batches with any condition or value have Spark's semantics, or are not written."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ KINDS: Mapping[str, tuple[pa.DataType, Kind, Sequence[Any]]] = {
         [datetime(2024, 1, 1, 2, 3, 4, 5), datetime(1969, 7, 20)],
     ),
 }
-"""Types and values by column name, which stands for a partition column `p_` and another `x_`."""
+"""Types and values by kind: columns `p_<kind>` are partition columns, `x_<kind>` are not."""
 
 
 class Drawer(Struct, frozen=True):
-    """Draws conditions over these columns; the letter after `_` is the kind."""
+    """Generates conditions over columns; the letter after `_` is the kind."""
 
     random: random.Random
     columns: Sequence[str]
@@ -71,8 +71,8 @@ class Drawer(Struct, frozen=True):
         name = self.random.choice(self.columns)
         column, share = self._column(name), self.random.random()
         if name[-1] == "o" and share < 0.3:
-            wanted = e.Literal(self.random.choice([True, False]), column.type)
-            return column if share < 0.1 else e.Compare(NULL_SAFE, column, wanted)
+            constant = e.Literal(self.random.choice([True, False]), column.type)
+            return column if share < 0.1 else e.Compare(NULL_SAFE, column, constant)
         if share < 0.15:
             return e.IsNull(column)
         if share < 0.3 and name[-1] not in "fd":
@@ -84,15 +84,15 @@ class Drawer(Struct, frozen=True):
             return e.Compare(op, column, self._literal(name[-1]))
         if share < 0.8:
             return e.Compare(op, column, e.Literal(None, column.type))
-        beside = [other for other in self.columns if other[-1] == name[-1]]
-        return e.Compare(op, column, self._column(self.random.choice(beside)))
+        similar = [other for other in self.columns if other[-1] == name[-1]]
+        return e.Compare(op, column, self._column(self.random.choice(similar)))
 
     def _column(self, name: str) -> e.ColumnRef:
         return e.ColumnRef(name, SqlType(KINDS[name[-1]][1]))
 
     def _literal(self, kind: str) -> e.Literal:
         drawn = self.random.choice(KINDS[kind][2])
-        # There is no literal of these without a cast of a text.
+        # These have no literal without a cast.
         is_odd = isinstance(drawn, float) and (isnan(drawn) or drawn in (inf, -inf))
         return e.Literal(1.5 if is_odd else drawn, SqlType(KINDS[kind][1]))
 
@@ -101,7 +101,7 @@ NULL_SAFE = e.CompareOp.NULL_SAFE_EQUAL
 
 
 def rows_of(random_: random.Random, columns: Sequence[str], count: int) -> pa.Table:
-    """Random rows of these columns, NULL among them, numbered in `row`."""
+    """Random rows with these columns, with NULLs, and row numbers in `row`."""
     drawn = {}
     for name in columns:
         kind, _, values = KINDS[name[-1]]
@@ -111,7 +111,7 @@ def rows_of(random_: random.Random, columns: Sequence[str], count: int) -> pa.Ta
 
 
 def sql_of(condition: e.Expr) -> str:
-    """The condition as a user writes it."""
+    """The SQL of a condition, as a user would write it."""
     match condition:
         case e.ColumnRef():
             return condition.id
@@ -156,7 +156,7 @@ ROWS = 14
 
 
 def forget_statistics(path: Path) -> None:
-    """A log as writers leave it that gather none."""
+    """Remove statistics from the log, as if a writer did not gather them."""
     for entry in (path / "_delta_log").glob("*.json"):
         actions = [json.loads(line) for line in entry.read_text().splitlines()]
         for action in actions:
@@ -172,8 +172,8 @@ def make(path: Path, data: pa.Table, parts: Sequence[str], *, statistics: bool) 
         forget_statistics(path)
 
 
-def taken(path: Path, kind: UpdateKind, where: str) -> tuple[set[int], AppliedUpdate]:
-    """The rows that the batch deleted or changed, and what it told."""
+def apply_batch(path: Path, kind: UpdateKind, where: str) -> tuple[set[int], AppliedUpdate]:
+    """Apply a batch; returns the rows that it deleted or changed, and its result."""
     sets = {"row": "row + 1000"} if kind is UPDATE else {}
     before = rows_left(path)
     request = UpdateRequest("t", kind, where=where, assignments=sets)
@@ -191,63 +191,63 @@ def rows_left(path: Path) -> set[int]:
 
 
 def check(seed: int, path: Path) -> str:
-    """One random case; what came of it."""
+    """Check one random case; returns `done` or the reason of refusal."""
     random_ = random.Random(seed)
     kinds = random_.sample(list(KINDS), random_.choice([1, 1, 2, 3]))
     parts = [f"p_{kind}" for kind in kinds]
-    beside = [f"x_{kind}" for kind in kinds]
+    others = [f"x_{kind}" for kind in kinds]
     is_mixed = random_.random() < 0.5
-    drawer = Drawer(random_, [*parts, *beside] if is_mixed else parts)
+    drawer = Drawer(random_, [*parts, *others] if is_mixed else parts)
     condition = drawer.condition()
-    data = rows_of(random_, [*parts, *beside], ROWS)
+    data = rows_of(random_, [*parts, *others], ROWS)
     make(path, data, parts, statistics=random_.random() < 0.75)
     return compare(path, random_.choice(list(UpdateKind)[1:]), condition, data)
 
 
 def compare(path: Path, kind: UpdateKind, condition: e.Expr, data: pa.Table) -> str:
-    meant = {row["row"] for row in data.to_pylist() if is_true(condition, row)}
+    expected = {row["row"] for row in data.to_pylist() if is_true(condition, row)}
     text, refusal = sql_of(condition), None
     try:
-        hit, done = taken(path, kind, text)
+        matched, done = apply_batch(path, kind, text)
     except ImpctlError as error:
         refusal = error
     if refusal is not None:
         assert DeltaTable(str(path)).version() == 1, (kind, text, refusal)
         assert refusal.exit_code in (2, 3), (kind, text, refusal)
         return f"{refusal.code}: {refusal.message.rpartition(': ')[2]}"
-    assert hit == meant, (kind, text, data.to_pylist())
-    assert done.deleted + done.updated == len(meant), (kind, text)
-    assert (done.version > 1) == bool(meant), (kind, text)
+    assert matched == expected, (kind, text, data.to_pylist())
+    assert done.deleted + done.updated == len(expected), (kind, text)
+    assert (done.version > 1) == bool(expected), (kind, text)
     return "done"
 
 
 @random_cases(12, 36, 240)
-def test_random_conditions_take_the_rows_they_mean(tmp_path: Path, cases: range) -> None:
+def test_random_conditions_match_the_right_rows(tmp_path: Path, cases: range) -> None:
     outcomes = Counter(check(seed, tmp_path / str(seed)) for seed in cases)
     assert outcomes["done"] >= len(cases) // 2, outcomes
 
 
 @pytest.mark.parametrize("where", ["p IS NULL", "p = 'a'", "p IS NULL OR p = 'z'", "p IS NOT NULL"])
-def test_an_empty_text_of_the_log_is_null(tmp_path: Path, where: str) -> None:
+def test_empty_partition_value_is_null(tmp_path: Path, where: str) -> None:
     write_deltalake(
         str(tmp_path), pa.table({"p": ["", "a", None], "row": [0, 1, 2]}), partition_by=["p"]
     )
     (entry,) = (tmp_path / "_delta_log").glob("*.json")
     entry.write_text(entry.read_text().replace('"p":null', '"p":""', 1))
-    hit, _ = taken(tmp_path, DELETE, where)
-    assert hit == ({1} if where in ("p = 'a'", "p IS NOT NULL") else {0, 2})
+    matched, _ = apply_batch(tmp_path, DELETE, where)
+    assert matched == ({1} if where in ("p = 'a'", "p IS NOT NULL") else {0, 2})
 
 
-def test_a_choice_of_many_partitions(tmp_path: Path) -> None:
+def test_condition_over_many_partitions(tmp_path: Path) -> None:
     entries = pa.table({"p": pa.array(range(100), pa.int32()), "row": range(100)})
     write_deltalake(str(tmp_path), entries, partition_by=["p"])
-    hit, _ = taken(tmp_path, DELETE, "p < row OR p > 50")
-    assert hit == set(range(51, 100))
+    matched, _ = apply_batch(tmp_path, DELETE, "p < row OR p > 50")
+    assert matched == set(range(51, 100))
 
 
 @pytest.mark.parametrize("kind", list(UpdateKind)[1:])
 @pytest.mark.parametrize(
-    ("where", "meant"),
+    ("where", "expected"),
     [
         ("g < 1", {3, 4}),
         ("g > 1", {0, 1, 2}),
@@ -256,14 +256,14 @@ def test_a_choice_of_many_partitions(tmp_path: Path) -> None:
         ("h < 1", {4}),
     ],
 )
-def test_nan_is_above_all_numbers_and_both_zeros_are_equal(
-    tmp_path: Path, where: str, meant: set[int], kind: UpdateKind
+def test_nan_is_greatest_and_zeros_are_equal(
+    tmp_path: Path, where: str, expected: set[int], kind: UpdateKind
 ) -> None:
     values = [nan, copysign(nan, -1.0), inf, -0.0, 0.0]
     others = pa.array([copysign(nan, -1.0), nan, inf, 1.0, -0.0], pa.float32())
     data = {"g": values, "h": others, "row": list(range(5))}
     write_deltalake(str(tmp_path), pa.table(data))
-    assert taken(tmp_path, kind, where)[0] == meant
+    assert apply_batch(tmp_path, kind, where)[0] == expected
 
 
 def test_both_zeros_are_one_key(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ MATCHES: Mapping[str, set[int]] = {
     "1 / 2 > 0.4": {0, 1, 2, 3, 4, 5, 6, 7},
     "NULL": set(),
 }
-"""Simple conditions, and the rows that match in Spark."""
+"""Supported conditions, and the rows that match in Spark."""
 
 REFUSED = {
     "i IN (1, NULL)": "a comparison with a bare NULL",
@@ -367,7 +367,7 @@ REFUSED = {
     "(i = 1) IS NOT TRUE": "a condition inside an expression is not available in conditions",
     "(i = 1) <=> b": "a condition inside an expression is not available in conditions",
 }
-"""Conditions that are no simple ones, or that impctl does not compute."""
+"""Unsupported conditions."""
 
 REFUSED_VALUES = [
     ("i", "CAST(m AS INT) * 10", "CAST is not available in values"),
@@ -404,7 +404,7 @@ FAILING = {
     ("m", "m * 100"): {3},
     ("m", "i"): {3, 4},
 }
-"""Columns and values to set, and the rows on which Spark fails."""
+"""Columns and values, and the rows on which Spark fails."""
 UPDATES: Mapping[str, Sequence[str]] = {
     "i": ["i % 7", "i div 7", "i / 3", "m", "m * 1.5", "NULL", "0"],
     "l": ["i * 3000000000", "i", "-1"],
@@ -420,7 +420,7 @@ UPDATES: Mapping[str, Sequence[str]] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The table of HARD_ROWS; a test that writes works on a copy."""
     path = tmp_path_factory.mktemp("made") / "t"
     write_deltalake(str(path), HARD_ROWS, configuration={"delta.enableChangeDataFeed": "true"})
@@ -428,8 +428,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def source(made: Path, tmp_path: Path) -> DeltaSource:
-    return open_source("t", str(shutil.copytree(made, tmp_path / "t")))
+def source(written_table: Path, tmp_path: Path) -> DeltaSource:
+    return open_source("t", str(shutil.copytree(written_table, tmp_path / "t")))
 
 
 def numbered(source: DeltaSource, where: str, target: str = "", value: str = "") -> dict[int, Any]:
@@ -449,19 +449,19 @@ def read_all(source: DeltaSource) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: int(row["row"]))
 
 
-def test_conditions_match_rows(made: Path) -> None:
-    source = open_source("t", str(made))
+def test_conditions_match_rows(written_table: Path) -> None:
+    source = open_source("t", str(written_table))
     assert {where: set(numbered(source, where)) for where in MATCHES} == dict(MATCHES)
 
 
-def test_what_is_not_simple_is_refused_before_anything_is_written(source: DeltaSource) -> None:
+def test_unsupported_expressions_write_nothing(source: DeltaSource) -> None:
     cases = [
-        *((why, {"where": where}) for where, why in REFUSED.items()),
-        *((why, {"assignments": {target: value}}) for target, value, why in REFUSED_VALUES),
+        *((reason, {"where": where}) for where, reason in REFUSED.items()),
+        *((reason, {"assignments": {target: value}}) for target, value, reason in REFUSED_VALUES),
     ]
-    for why, fields in cases:
+    for reason, fields in cases:
         kind = UPDATE if "assignments" in fields else DELETE
-        with pytest.raises(UnsupportedError, match=why) as caught:
+        with pytest.raises(UnsupportedError, match=reason) as caught:
             apply_update(source, UpdateRequest("t", kind, **fields))  # type: ignore[arg-type]  # of a table
         assert "An update of table `t` cannot use `" in caught.value.message
         assert (caught.value.code, caught.value.exit_code) == ("update_unsupported", 3)
@@ -469,7 +469,7 @@ def test_what_is_not_simple_is_refused_before_anything_is_written(source: DeltaS
     assert open_source("t", source.path).version == 0
 
 
-def test_a_value_that_fails_on_a_row_fails_before_anything_is_written(source: DeltaSource) -> None:
+def test_failing_values_write_nothing(source: DeltaSource) -> None:
     for (target, value), rows in FAILING.items():
         for row in rows:
             with pytest.raises(EvaluationError, match="fails on a row of table `t`"):
@@ -481,15 +481,13 @@ def test_a_value_that_fails_on_a_row_fails_before_anything_is_written(source: De
     assert open_source("t", source.path).version == 0
 
 
-@pytest.mark.parametrize("at", range(max(map(len, UPDATES.values()))))
-def test_updates_store_what_was_computed_and_change_nothing_else(
-    source: DeltaSource, at: int
-) -> None:
+@pytest.mark.parametrize("i", range(max(map(len, UPDATES.values()))))
+def test_updates_change_only_computed_values(source: DeltaSource, i: int) -> None:
     before = read_all(source)
-    batch = {target: values[at] for target, values in UPDATES.items() if at < len(values)}
-    wanted = {target: numbered(source, "i <> 1", target, value) for target, value in batch.items()}
+    batch = {target: values[i] for target, values in UPDATES.items() if i < len(values)}
+    new = {target: numbered(source, "i <> 1", target, value) for target, value in batch.items()}
     expected = [
-        {name: wanted[name][row["row"]] if name in batch else row[name] for name in row}
+        {name: new[name][row["row"]] if name in batch else row[name] for name in row}
         if row["row"] not in (1, 5)
         else row
         for row in before
@@ -501,16 +499,16 @@ def test_updates_store_what_was_computed_and_change_nothing_else(
 
 
 def spelled(rows: object) -> str:
-    """The rows as text: NaN equals itself, and the zeros are one."""
+    """The rows as text, in which NaN equals NaN and -0.0 equals 0.0."""
     return re.sub(r"-0\.0\b", "0.0", repr(rows))
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_matches_the_same_rows_and_computes_the_same_values(
-    spark: Any, made: Path, tmp_path: Path
+    spark: Any, written_table: Path, tmp_path: Path
 ) -> None:
-    source = open_source("t", str(made))
+    source = open_source("t", str(written_table))
     pq.write_table(HARD_ROWS, tmp_path / "rows.parquet")
     frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
     frame.createOrReplaceTempView("hard_rows")
@@ -521,12 +519,10 @@ def test_spark_matches_the_same_rows_and_computes_the_same_values(
     result = spark.sql(f"SELECT row, {', '.join(texts)} FROM hard_rows").toArrow()
     cells_of = zip(*result.columns[1:], strict=True)
     of_spark = dict(zip(result.column(0).to_pylist(), cells_of, strict=True))
-    for at, where in enumerate(MATCHES):
-        assert {row for row, cells in of_spark.items() if cells[at].as_py()} == MATCHES[where], (
-            where
-        )
-    for at, (target, value) in enumerate(pairs, start=len(MATCHES)):
-        spark_values = {row: cells[at].as_py() for row, cells in of_spark.items()}
+    for i, where in enumerate(MATCHES):
+        assert {row for row, cells in of_spark.items() if cells[i].as_py()} == MATCHES[where], where
+    for i, (target, value) in enumerate(pairs, start=len(MATCHES)):
+        spark_values = {row: cells[i].as_py() for row, cells in of_spark.items()}
         ours = numbered(source, "TRUE", target, value)
         assert spelled(sorted(ours.items())) == spelled(sorted(spark_values.items())), value
     for (target, value), rows in FAILING.items():
@@ -592,7 +588,7 @@ def refused(snapshot: Snapshot, column: str, written: str) -> ImpctlError:
 
 
 @pytest.mark.parametrize(
-    ("column", "written", "meant"),
+    ("column", "written", "expected"),
     [
         ("town", "Berlin", "Berlin"),
         ("town", "New York", "New York"),
@@ -607,15 +603,15 @@ def refused(snapshot: Snapshot, column: str, written: str) -> ImpctlError:
         ("at", "'2026-01-01T00:00:00Z'", NEW_YEAR),
     ],
 )
-def test_what_the_hint_says_is_taken(
-    snapshot: Snapshot, column: str, written: str, meant: object
+def test_hinted_literal_is_accepted(
+    snapshot: Snapshot, column: str, written: str, expected: object
 ) -> None:
     error = refused(snapshot, column, written)
     hinted = re.search(
         r'values of `set` are SQL expressions: write this one as "(.*?)"', str(error.hint)
     )
     assert hinted is not None, error.hint
-    assert set_to(snapshot, column, hinted[1]) == meant
+    assert set_to(snapshot, column, hinted[1]) == expected
 
 
 @pytest.mark.parametrize(
@@ -637,7 +633,7 @@ def test_what_the_hint_says_is_taken(
         ("town", "upper('x'", "text and times need their own quotes"),
     ],
 )
-def test_of_other_faults_it_says_no_literal(
+def test_other_errors_hint_no_literal(
     snapshot: Snapshot, column: str, written: str, hint: str
 ) -> None:
     result = str(refused(snapshot, column, written).hint)
@@ -645,5 +641,5 @@ def test_of_other_faults_it_says_no_literal(
     assert "write this one as" not in result
 
 
-def test_the_key_is_named(snapshot: Snapshot) -> None:
+def test_message_names_the_column(snapshot: Snapshot) -> None:
     assert "`set` of `t.town` cannot be used" in refused(snapshot, "town", "Berlin").message

@@ -1,4 +1,4 @@
-"""Rows to insert keep exact values; CHECK keeps out what it does in Spark; tables are cloned."""
+"""Inserted rows keep exact values; CHECK constraints work as in Spark; tables are cloned."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ ZONED = pa.timestamp("ms", tz="America/New_York")
         ("n", pa.array([0], pa.timestamp("ns")), datetime(1970, 1, 1)),
     ],
 )
-def test_file_values_of_a_like_type_are_taken(
+def test_file_values_of_similar_types_are_cast(
     snapshot: Snapshot, tmp_path: Path, column: str, values: pa.Array, stored: object
 ) -> None:
     path = str(tmp_path / "batch.parquet")
@@ -213,7 +213,7 @@ STORED_OTHERWISE = {
 @pytest.mark.parametrize(
     ("column", "values"), [(name, one) for name, some in STORED_OTHERWISE.items() for one in some]
 )
-def test_file_values_that_spark_would_store_otherwise_are_refused(
+def test_lossy_file_values_are_refused(
     snapshot: Snapshot, tmp_path: Path, column: str, values: pa.Array
 ) -> None:
     path = str(tmp_path / "batch.parquet")
@@ -223,7 +223,7 @@ def test_file_values_that_spark_would_store_otherwise_are_refused(
     assert f"the type of `sales.{column}`" in (caught.value.hint or "")
 
 
-def test_old_days_of_spark_2_are_not_inserted_as_others(snapshot: Snapshot, tmp_path: Path) -> None:
+def test_old_dates_of_spark_2_are_not_inserted(snapshot: Snapshot, tmp_path: Path) -> None:
     path = str(tmp_path / "old.parquet")
     for day, is_fine in ((date(1582, 10, 15), True), (date(1500, 1, 1), False)):
         rows = pa.table({"D": [day], "id": pa.array([1], pa.int8())}).replace_schema_metadata(
@@ -248,9 +248,7 @@ def test_csv_file(snapshot: Snapshot, tmp_path: Path) -> None:
     ]
 
 
-def test_csv_values_have_their_columns_types_however_the_header_is_spelled(
-    snapshot: Snapshot, tmp_path: Path
-) -> None:
+def test_csv_columns_are_matched_in_any_case(snapshot: Snapshot, tmp_path: Path) -> None:
     path = tmp_path / "batch.csv"
     path.write_text("ID,S,M,K,T\n1,007,1.10,1e3,2024-01-01T00:00:00Z\n", encoding="utf-8")
     result = file_to_insert(snapshot, str(path)).select(["s", "m", "k"])
@@ -319,7 +317,7 @@ def update(path: str, **assignments: str) -> int:
         ("length(s) < 3", {"s": "abc"}),
     ],
 )
-def test_rows_that_break_a_constraint_in_spark_are_not_inserted(
+def test_rows_violating_a_constraint_are_refused(
     tmp_path: Path, check: str, row: dict[str, object], is_invariant: bool
 ) -> None:
     path = make(tmp_path, check, is_invariant=is_invariant)
@@ -328,7 +326,7 @@ def test_rows_that_break_a_constraint_in_spark_are_not_inserted(
     assert open_source("t", path).version == 0
 
 
-def test_a_constraint_that_fails_in_spark_fails(tmp_path: Path) -> None:
+def test_constraint_may_fail_with_an_error(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError):
         insert(make(tmp_path, "X + 1 > 0"), X=2**31 - 1)
 
@@ -337,16 +335,14 @@ def test_a_constraint_that_fails_in_spark_fails(tmp_path: Path) -> None:
     ("check", "good"),
     [("X > 0", {"X": 1}), ("m > 0", {"m": 1}), ("d >= 0", {"d": nan}), ("s IN ('a')", {"s": "a"})],
 )
-def test_rows_that_keep_a_constraint_are_written(
+def test_rows_satisfying_a_constraint_are_written(
     tmp_path: Path, check: str, good: dict[str, object]
 ) -> None:
     assert insert(make(tmp_path, check), **good) == 1
 
 
 @pytest.mark.parametrize("check", ["X > 0 AND unknown(X)", "Y > 0", "X"])
-def test_constraints_impctl_cannot_test_stop_inserts_and_updates(
-    tmp_path: Path, check: str
-) -> None:
+def test_unsupported_constraints_stop_all_writes(tmp_path: Path, check: str) -> None:
     path = make(tmp_path, check)
     with pytest.raises(TableError, match="its constraint `.*` cannot be") as caught:
         insert(path, X=1)
@@ -355,7 +351,7 @@ def test_constraints_impctl_cannot_test_stop_inserts_and_updates(
         update(path, X="2")
 
 
-def test_a_constraint_that_deltalake_cannot_read_stops_an_update(tmp_path: Path) -> None:
+def test_constraint_unreadable_by_deltalake(tmp_path: Path) -> None:
     path = make(tmp_path, 's <> "A"')
     with pytest.raises(TableError, match="cannot write to table `t`") as caught:
         update(path, s="'a'")
@@ -363,7 +359,7 @@ def test_a_constraint_that_deltalake_cannot_read_stops_an_update(tmp_path: Path)
     assert open_source("t", path).version == 0
 
 
-def test_updates_of_other_columns_cannot_break_a_constraint(tmp_path: Path) -> None:
+def test_updates_of_other_columns_skip_constraints(tmp_path: Path) -> None:
     assert update(make(tmp_path, "X / 2 <= 2"), id="7") == 1
 
 
@@ -409,7 +405,7 @@ def test_a_new_table_has_a_change_feed(tmp_path: Path) -> None:
         assert (snapshot.rows, snapshot.has_change_feed, snapshot.not_null) == (rows, True, {"v"})
 
 
-def test_never_over_another_table(tmp_path: Path) -> None:
+def test_existing_table_is_not_overwritten(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     create_table(path, pa.table({"v": [1]}))
     with pytest.raises(UsageError, match="A table already exists at this path"):
@@ -430,7 +426,7 @@ def make_origin(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("can_link", [True, False])
-def test_changes_of_the_clone_never_reach_the_origin(
+def test_clone_does_not_affect_its_origin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool
 ) -> None:
     def refuse(*_: object) -> None:
@@ -453,7 +449,7 @@ def test_changes_of_the_clone_never_reach_the_origin(
     assert read_rows(open_source("t", str(target)).snapshot(), ["v"]).num_rows == 1
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_clone_refusals(tmp_path: Path) -> None:
     origin = make_origin(tmp_path / "a")
     (tmp_path / "b").mkdir()
     with pytest.raises(UsageError, match="The path already exists"):
