@@ -1,4 +1,4 @@
-"""Key codes, groups and orders against a dictionary and NumPy, collisions of codes included."""
+"""Key codes, groups and orders, compared with a dictionary and NumPy, also if codes collide."""
 
 from __future__ import annotations
 

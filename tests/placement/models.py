@@ -81,7 +81,7 @@ def drawn_model(random: Random, pieces: int = 7) -> StateModel:
 
 
 class Option(Struct, frozen=True):
-    """One choice of modes, its bytes, and milliseconds a day."""
+    """One choice of modes, with its bytes and milliseconds per day."""
 
     modes: Choice
     bytes: int

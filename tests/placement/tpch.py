@@ -72,7 +72,7 @@ _SHARES = {SelectOperator: 1 / 3, AggregateOperator: 1 / 4}
 
 
 def numbers(result: Dataflow) -> Numbers:
-    """Rows, changes and bytes by the rules above."""
+    """Rows, changes and bytes estimated from the constants above."""
     operators, wires = tuple(result.circuit), result.circuit.wires
     stored = {keeper.name: i for i, one in enumerate(operators) for keeper in one.arrangements()}
     for operator, inputs in zip(operators, wires, strict=True):

@@ -297,7 +297,7 @@ def test_group_writable_folder_is_refused_for_new_store(tmp_path: Path) -> None:
 def test_no_file_is_opened_through_a_link(
     guarded_root: Path, tmp_path: Path, name: str, is_shared: bool
 ) -> None:
-    """Neither if the target exists nor if opening would create it."""
+    """Links are refused whether or not their target exists."""
     path, target = guarded_root / name, tmp_path / "target"
     if path.exists():
         shutil.move(path, target)

@@ -149,13 +149,13 @@ def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> 
     classic = folder / f"{version:020}.checkpoint.parquet"
     (folder / "_sidecars").mkdir()
     adds = pq.read_table(classic, columns=["add"])
-    written = folder / "_sidecars" / "s.parquet"
-    pq.write_table(adds.filter(pc.is_valid(adds.column("add"))), written)
+    sidecar_path = folder / "_sidecars" / "s.parquet"
+    pq.write_table(adds.filter(pc.is_valid(adds.column("add"))), sidecar_path)
     tops = [a for a in actions_of(table, 0) if "protocol" in a or "metaData" in a]
     (supported,) = (action["protocol"] for action in tops if "protocol" in action)
     for kind in ("readerFeatures", "writerFeatures"):
         supported[kind] = [*supported[kind], "v2Checkpoint"]
-    sidecar = {"path": side_file, "sizeInBytes": written.stat().st_size, "modificationTime": 0}
+    sidecar = {"path": side_file, "sizeInBytes": sidecar_path.stat().st_size, "modificationTime": 0}
     name = f"{version:020}.checkpoint.{UUID(int=version)}.json"
     lines = [{"checkpointMetadata": {"version": version}}, *tops, {"sidecar": sidecar}]
     (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -388,7 +388,7 @@ def fixture_table(name: str) -> Path:
     return path
 
 
-def opened(path: Path | str) -> DeltaSource:
+def open_table(path: Path | str) -> DeltaSource:
     """Open the table at its newest version, as `t`."""
     return open_source("t", str(path))
 
@@ -402,14 +402,14 @@ def of_file(
 ) -> Snapshot:
     """Create a table whose only file has these rows."""
     create(path, columns, added(path, "a.parquet", data, more, **options))
-    return opened(path).snapshot()
+    return open_table(path).snapshot()
 
 
-def written(path: Path, *files: pa.Table, **options: Any) -> Snapshot:
+def write_table(path: Path, *files: pa.Table, **options: Any) -> Snapshot:
     """Write a table with deltalake, one file per Arrow table."""
     for rows in files:
         write_deltalake(str(path), rows, mode="append", **options)
-    return opened(path).snapshot()
+    return open_table(path).snapshot()
 
 
 def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:

@@ -36,7 +36,14 @@ from impctl.tables.source import DeltaSource, LogEntry, open_source
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import FEW
 from tests.tables import handmade
-from tests.tables.handmade import VectoredTable, bag, check, fixture_table, weighted_bag, written
+from tests.tables.handmade import (
+    VectoredTable,
+    bag,
+    check,
+    fixture_table,
+    weighted_bag,
+    write_table,
+)
 
 FEED = {CHANGE_FEED: "true"}
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None], "price": [1.5, 2.5, 3.5]})
@@ -485,7 +492,9 @@ def test_damaged_entry_before_checkpoint_is_reported(tmp_path: Path, damage: byt
 INT96 = {"use_deprecated_int96_timestamps": True}
 
 
-def fed(path: Path, columns: dict[str, str], data: pa.Table, **options: bool) -> DeltaSource:
+def table_with_feed(
+    path: Path, columns: dict[str, str], data: pa.Table, **options: bool
+) -> DeltaSource:
     """A table with a feed, with these rows added in version 1."""
     handmade.create(path, columns, configuration=FEED)
     handmade.commit(path, 1, handmade.added(path, "a.parquet", data, **options))
@@ -513,7 +522,7 @@ def test_timestamp_partitions_need_time_zones(tmp_path: Path) -> None:
 def test_int96_timestamps_are_read_through_the_feed(tmp_path: Path) -> None:
     last_day = datetime(9999, 12, 31, tzinfo=UTC)
     data = pa.table({"id": [1], "at": pa.array([last_day], pa.timestamp("us", tz="UTC"))})
-    source = fed(tmp_path, {"id": "long", "at": "timestamp"}, data, **INT96)
+    source = table_with_feed(tmp_path, {"id": "long", "at": "timestamp"}, data, **INT96)
     changes = read_changes(source, 0, 1, ["at"])
     assert (changes.method, changes.table.column("at").to_pylist()) == ("change_feed", [last_day])
     assert read_changes(source, 0, 1, ["id"]).method == "change_feed"
@@ -540,7 +549,7 @@ def test_old_dates_of_earlier_sparks_are_refused(
     mark = {"org.apache.spark.version": version}
     kind = "date" if pa.types.is_date(values.type) else "timestamp"
     data = pa.table({"v": values}).replace_schema_metadata(mark)
-    source = fed(tmp_path, {"v": kind}, data, **options)
+    source = table_with_feed(tmp_path, {"v": kind}, data, **options)
     if is_read:
         result = check(source, 0, 1, "change_feed")
         assert result.table.column("v").to_pylist() == values.to_pylist()
@@ -564,7 +573,7 @@ def test_column_in_other_case_is_read(tmp_path: Path, partitions: list[str]) -> 
 
 def test_partition_beyond_year_9999_is_refused(tmp_path: Path) -> None:
     days = pa.array([2_932_897 + 5, 3], pa.date32())
-    snapshot = written(tmp_path / "t", pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
+    snapshot = write_table(tmp_path / "t", pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
     message = "`d` has a value that impctl cannot read as `date`: 10000-01-06"
     with pytest.raises(TableError, match=message):
         read_rows(snapshot, ["d"])

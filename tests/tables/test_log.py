@@ -243,7 +243,7 @@ def numbered_rows(count: int) -> pa.Table:
     return pa.table({"a": list(range(count))})
 
 
-def of(path: Path, known: History | None = None) -> History:
+def history_of(path: Path, known: History | None = None) -> History:
     return commit_history(open_source("t", str(path)), known)
 
 
@@ -279,13 +279,15 @@ def test_inserts_and_deletes_are_counted_without_moves(growing_path: Path) -> No
     DeltaTable(str(growing_path)).optimize.compact()
     write_deltalake(str(growing_path), numbered_rows(0), mode="append")
     write_deltalake(str(growing_path), numbered_rows(3), mode="overwrite")
-    result = of(growing_path)
+    result = history_of(growing_path)
     assert [(e.version, e.inserted, e.deleted) for e in result.arrivals] == [
         (1, 4, 0), (2, 1, 1), (3, 0, 4), (result.until, 3, 10),
     ]  # fmt: skip
     # The last entry alone lacks the row counts of the removed files.
     known = History(result.table_id, result.until - 1, None)
-    assert [(e.inserted, e.deleted) for e in of(growing_path, known).arrivals] == [(3, None)]
+    assert [(e.inserted, e.deleted) for e in history_of(growing_path, known).arrivals] == [
+        (3, None)
+    ]
     assert [e.operation for e in result.arrivals] == ["WRITE", "UPDATE", "DELETE", "WRITE"]
     assert all(e.files > 0 and e.bytes > 0 and not e.is_after_gap for e in result.arrivals)
     assert result.since == actions_of(growing_path, 0)[0]["commitInfo"]["timestamp"] / 1000
@@ -309,11 +311,11 @@ def test_incremental_history_reads_each_entry_once(
     for version in range(1, 31):
         add_entry(growing_path, version, generator.randrange(3), 1e9 + version)
         if generator.random() < 0.4:
-            known = of(growing_path, known)
-    known = of(growing_path, known)
+            known = history_of(growing_path, known)
+    known = history_of(growing_path, known)
     assert sorted(read) == list(range(31))
-    assert known == of(growing_path)
-    assert of(growing_path, known) is known
+    assert known == history_of(growing_path)
+    assert history_of(growing_path, known) is known
     source = open_source("t", str(growing_path))
     source.entries(19, 30)
     read.clear()
@@ -324,12 +326,12 @@ def test_incremental_history_reads_each_entry_once(
 def test_only_latest_commits_are_kept(growing_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("impctl.tables.log.KEPT", 50)
     add_entries(growing_path, range(1, 80))
-    result = of(growing_path)
+    result = history_of(growing_path)
     assert [e.version for e in result.arrivals] == list(range(30, 80))
     assert result.since == 1e9 + 30
     assert result.arrivals[0].is_after_gap
     add_entries(growing_path, range(80, 90))
-    later = of(growing_path, result)
+    later = history_of(growing_path, result)
     assert [e.version for e in later.arrivals] == list(range(40, 90))
     assert later.since == 1e9 + 40
     assert not any(e.is_after_gap for e in later.arrivals)
@@ -337,7 +339,7 @@ def test_only_latest_commits_are_kept(growing_path: Path, monkeypatch: pytest.Mo
 
 def test_cleaned_log_keeps_known_commits_and_a_gap(growing_path: Path) -> None:
     add_entries(growing_path, range(1, 4), 7)
-    known = of(growing_path)
+    known = history_of(growing_path)
     add_entries(growing_path, range(4, 9), 7)
     source = open_source("t", str(growing_path))
     for version in range(6):
@@ -353,7 +355,7 @@ def test_cleaned_log_keeps_known_commits_and_a_gap(growing_path: Path) -> None:
 
 def test_gap_before_empty_commits_is_remembered(growing_path: Path) -> None:
     add_entry(growing_path, 1, 7, 1e9)
-    known = of(growing_path)
+    known = history_of(growing_path)
     for version in range(2, 5):
         add_entry(growing_path, version, 0, 1e9 + version)
     source = open_source("t", str(growing_path))
@@ -362,7 +364,7 @@ def test_gap_before_empty_commits_is_remembered(growing_path: Path) -> None:
     assert ([e.version for e in result.arrivals], result.has_missed) == ([1], True)
     entry(growing_path, 2).write_text(entry(growing_path, 3).read_text())
     add_entry(growing_path, 5, 7, 1e9 + 9)
-    last = of(growing_path, result)
+    last = history_of(growing_path, result)
     assert [(e.version, e.is_after_gap) for e in last.arrivals] == [(1, False), (5, True)]
     assert not last.has_missed
 
@@ -373,7 +375,7 @@ def test_gap_before_empty_commits_is_remembered(growing_path: Path) -> None:
 )
 def test_damaged_entry_is_a_gap(growing_path: Path, text: str) -> None:
     add_entry(growing_path, 1, 7, 1e9)
-    known = of(growing_path)
+    known = history_of(growing_path)
     add_entry(growing_path, 2, 7, 1e9 + 1)
     source = open_source("t", str(growing_path))
     entry(growing_path, 2).write_text(text)
@@ -385,13 +387,13 @@ def test_new_table_starts_over_but_shorter_log_continues(
     growing_path: Path, tmp_path: Path
 ) -> None:
     add_entries(growing_path, range(1, 4), 7)
-    known = of(growing_path)
+    known = history_of(growing_path)
     entry(growing_path, 3).unlink()
-    shorter = of(growing_path, known)
+    shorter = history_of(growing_path, known)
     assert ([e.version for e in shorter.arrivals], shorter.until) == ([1, 2], 2)
     shutil.rmtree(growing_path)
     write_deltalake(str(growing_path), numbered_rows(1))
-    other = of(growing_path, known)
+    other = history_of(growing_path, known)
     assert other.arrivals == ()
     assert other.table_id != known.table_id
 
@@ -399,7 +401,7 @@ def test_new_table_starts_over_but_shorter_log_continues(
 @pytest.mark.parametrize("metrics", [{"numDeletedRows": "-4"}, {"numDeletedRows": 10**30}, "?"])
 def test_wrong_operation_metrics_stay_in_bounds(growing_path: Path, metrics: object) -> None:
     add_entry(growing_path, 1, 7, 1e9, operationMetrics=metrics)
-    for each in of(growing_path).arrivals:
+    for each in history_of(growing_path).arrivals:
         assert 0 <= (each.inserted or 0) < 2**63
         assert 0 <= (each.deleted or 0) < 2**63
 

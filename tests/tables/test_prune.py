@@ -74,7 +74,7 @@ from tests.tables.handmade import (
     create,
     entry,
     fixture_table,
-    written,
+    write_table,
 )
 
 NAN = float("nan")
@@ -95,7 +95,7 @@ def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
 def test_files_outside_are_skipped(tmp_path: Path) -> None:
     files = [[0, 9], [10, 19], [20, 29], [30, None], [None, None]]
     tables = (pa.table({"v": pa.array(values, pa.int64())}) for values in files)
-    snapshot = written(tmp_path, *tables)
+    snapshot = write_table(tmp_path, *tables)
     assert rows_of(snapshot, filter_of(LONG, (10, 20, 30), [0, 2])) == [0, 20, 29, 9]
     assert rows_of(snapshot, filter_of(LONG, (10, 20, 30), [4])) == [None, None, None, 30]
     assert rows_of(snapshot, filter_of(LONG, (10,), [0]), filter_of(LONG, (5,), [1])) == [0, 9]
@@ -107,7 +107,7 @@ def test_files_outside_are_skipped(tmp_path: Path) -> None:
 
 def test_prune_partitions_by_value(tmp_path: Path) -> None:
     data = pa.table({"v": [1.0, NAN, None], "x": [1, 2, 3]})
-    snapshot = written(tmp_path, data, partition_by=["v"])
+    snapshot = write_table(tmp_path, data, partition_by=["v"])
     for value, row in ((1.0, 1), (NAN, 2), (None, 3)):
         kept = prune_to_values(snapshot, {"v": from_arrow(pa.array([value], pa.float64()), DOUBLE)})
         assert row in read_rows(snapshot, ["x"], kept).column("x").to_pylist()
@@ -115,7 +115,7 @@ def test_prune_partitions_by_value(tmp_path: Path) -> None:
 
 
 def test_files_without_null_are_skipped(tmp_path: Path) -> None:
-    snapshot = written(
+    snapshot = write_table(
         tmp_path,
         pa.table({"v": [1, 2]}),
         pa.table({"v": pa.array([None, None], pa.int64())}),
@@ -163,7 +163,7 @@ def test_each_matching_row_is_kept(
     ids = data.draw(st.sets(st.integers(0, len(boundaries) + 1)))
     chosen = filter_of(kind, boundaries, sorted(ids))
     tables = [pa.table({"v": pa.array(file, arrow)}) for file in files]
-    snapshot = written(tmp_path_factory.mktemp("t") / "t", *tables)
+    snapshot = write_table(tmp_path_factory.mktemp("t") / "t", *tables)
 
     def matching(table: pa.Table) -> int:
         ranges = chosen.partition.range_ids_of(from_arrow(table.column("v"), kind))
@@ -221,7 +221,7 @@ def test_bounds_from_statistics(tmp_path: Path, kind: str, value: Any, low: Any,
     handmade.create(tmp_path, {"v": kind}, file, features=features)
     lines = [json.dumps(action, ensure_ascii=False) for action in handmade.actions_of(tmp_path, 0)]
     entry(tmp_path, 0).write_text("\n".join(lines), encoding="utf-8")
-    (bounds,) = file_bounds(handmade.opened(tmp_path).snapshot(), "v")
+    (bounds,) = file_bounds(handmade.open_table(tmp_path).snapshot(), "v")
     assert (repr(bounds.minimum), repr(bounds.maximum)) == (repr(low), repr(high))
 
 

@@ -72,7 +72,7 @@ from tests.tables.handmade import (
     readable_columns,
     stats,
     weighted_bag,
-    written,
+    write_table,
 )
 
 Values = list[Any]
@@ -433,7 +433,9 @@ def test_rows_match_every_list(snapshot_of: Callable[[int], Snapshot], seed: int
 def test_unneeded_row_groups_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other columns of row groups without any of the values are not read."""
     rows = pa.table({"k": pa.array(range(40), pa.int64()), "x": pa.array(range(40), pa.int64())})
-    snapshot = written(tmp_path, rows, writer_properties=WriterProperties(max_row_group_size=10))
+    snapshot = write_table(
+        tmp_path, rows, writer_properties=WriterProperties(max_row_group_size=10)
+    )
     read: list[tuple[str, ...]] = []
     read_some = FileReader.read_some
 
@@ -481,7 +483,7 @@ def test_cache_distinguishes_renamed_columns(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:
-    snapshot = written(tmp_path, pa.table({"i": pa.array([1], pa.int32())}))
+    snapshot = write_table(tmp_path, pa.table({"i": pa.array([1], pa.int32())}))
     for file in tmp_path.glob("*.parquet"):
         file.unlink()
     values = {"i": [vector(snapshot, "i", [1])]}
@@ -625,7 +627,7 @@ def test_large_tables_are_sampled_alike() -> None:
 def test_key_counts_of_a_table(tmp_path: Path) -> None:
     files = table_of_keys([(1, "x"), (None, "x")], n=[1, 2]), table_of_keys([(1, "x")], n=[3])
     create_laid_out_table(str(tmp_path / "t"), files)
-    snapshot = handmade.opened(tmp_path / "t").snapshot()
+    snapshot = handmade.open_table(tmp_path / "t").snapshot()
     result = key_counts(snapshot, PAIR)
     assert (result.rows, result.counts.tolist()) == (3, [2])
     assert key_counts(snapshot, KeyColumns((), ())).counts.tolist() == [3]

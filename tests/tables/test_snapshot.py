@@ -40,19 +40,19 @@ from tests.tables.handmade import (
     bitmap_of,
     field,
     fixture_table,
-    opened,
+    open_table,
     vector,
-    written,
+    write_table,
     z85,
 )
 
 
 def test_constraints_and_nullability(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("price", pa.int64(), nullable=False), ("name", pa.string())])
-    snapshot = written(tmp_path, pa.table({"price": [1], "name": ["x"]}, schema=schema))
+    snapshot = write_table(tmp_path, pa.table({"price": [1], "name": ["x"]}, schema=schema))
     assert (snapshot.has_change_feed, snapshot.column_mapping) == (False, None)
     DeltaTable(str(tmp_path)).alter.add_constraint({"positive": "price > 0"})
-    snapshot = opened(tmp_path).snapshot()
+    snapshot = open_table(tmp_path).snapshot()
     assert (snapshot.constraints, snapshot.not_null) == (("price > 0",), {"price"})
     assert (snapshot.has_change_feed, snapshot.column_mapping) == (False, None)
 
@@ -60,7 +60,7 @@ def test_constraints_and_nullability(tmp_path: Path) -> None:
 def test_paths_and_partition_values_are_decoded(tmp_path: Path) -> None:
     data = pa.table({"k": ["A/A", None], "d": pa.array([0, 1], pa.int32()).cast(pa.date32())})
     data = data.append_column("v", pa.array([1, 2]))
-    files = written(tmp_path, data, partition_by=["k", "d"]).files
+    files = write_table(tmp_path, data, partition_by=["k", "d"]).files
     assert all(Path(file.uri).is_file() for file in files)
     values = sorted((file.partition_values for file in files), key=str)
     assert values == [{"k": "A/A", "d": "1970-01-01"}, {"k": None, "d": "1970-01-02"}]
@@ -80,13 +80,13 @@ def test_unknown_row_counts_are_estimated_by_bytes(
         return handmade.add(f"{number}.parquet", rows or 0, (1000, 1500)[number], **without_stats)
 
     path = handmade.create(tmp_path, {"id": "long"}, *map(added, (0, 1), counts))
-    snapshot = opened(path).snapshot()
+    snapshot = open_table(path).snapshot()
     assert (snapshot.rows is None) is (None in counts)
     assert snapshot.likely_rows == likely
 
 
 def test_names_are_case_insensitive(tmp_path: Path) -> None:
-    snapshot = written(tmp_path / "t", pa.table({"Price": [1]}))
+    snapshot = write_table(tmp_path / "t", pa.table({"Price": [1]}))
     assert snapshot.readable("pRICE").name == "Price"
     with pytest.raises(SchemaChangedError, match="no column `cost` at version 0"):
         snapshot.readable("cost")
@@ -152,7 +152,7 @@ def test_deletion_vector_of_oddly_named_file(tmp_path: Path, name: str) -> None:
 
 def test_column_added_later_reads_null(tmp_path: Path) -> None:
     files = pa.table({"a": [1]}), pa.table({"a": [2], "b": ["x"]})
-    rows = read_rows(written(tmp_path, *files, schema_mode="merge"), ["b", "a"]).to_pylist()
+    rows = read_rows(write_table(tmp_path, *files, schema_mode="merge"), ["b", "a"]).to_pylist()
     assert sorted(rows, key=lambda row: row["a"]) == [{"b": None, "a": 1}, {"b": "x", "a": 2}]
 
 
@@ -164,11 +164,11 @@ def test_narrower_type_is_widened(tmp_path: Path) -> None:
 
 def test_ambiguous_partition_value_is_refused(tmp_path: Path) -> None:
     rows = pa.table({"p": ["a\U00020000b", "\U0001f600"], "x": [1, 2]})
-    files = written(tmp_path, rows, partition_by=["p"]).files
+    files = write_table(tmp_path, rows, partition_by=["p"]).files
     assert {file.partition_values["p"] for file in files} == {"a\U00020000b", "\U0001f600"}
     handmade.commit(tmp_path, 0, *handmade.actions_of(tmp_path, 0))
     with refused(TableError, "partition_value_unsure"):
-        _ = opened(tmp_path).snapshot().files
+        _ = open_table(tmp_path).snapshot().files
 
 
 def write_vectored(path: Path, location: Mapping[str, Any]) -> None:
@@ -275,7 +275,7 @@ def write_broken_tables(folder: Path) -> None:
     (folder / "data" / "data.parquet").write_bytes(b"")
     (folder / "w.yaml").write_text("version: 1")
     handmade.commit(folder / "damaged", 0, {"nonsense": 1})
-    written(folder / "gap", *(pa.table({"a": [number]}) for number in range(4)))
+    write_table(folder / "gap", *(pa.table({"a": [number]}) for number in range(4)))
     handmade.entry(folder / "gap", 2).unlink()
 
 
@@ -326,8 +326,8 @@ def test_unreachable_storage_is_retryable() -> None:
 
 
 def test_versions_outside_the_history(tmp_path: Path) -> None:
-    written(tmp_path, *[ROWS] * 3)
-    source = opened(tmp_path)
+    write_table(tmp_path, *[ROWS] * 3)
+    source = open_table(tmp_path)
     with pytest.raises(TableRecreatedError, match="at version 2 and has no version 7"):
         source.snapshot(7)
     DeltaTable(str(tmp_path)).create_checkpoint()
@@ -370,14 +370,14 @@ def test_failures_of_the_system_are_retryable(text: str, code: str) -> None:
 def test_object_store_reads_local_files(tmp_path: Path) -> None:
     data = ROWS.append_column("k", pa.array(["A/A", "x y"]))
     store = object_store(tmp_path.as_uri(), None)
-    for file in written(tmp_path, data, partition_by=["k"]).files:
+    for file in write_table(tmp_path, data, partition_by=["k"]).files:
         name = below_root(str(tmp_path), file.uri)
         assert pq.ParquetFile(name, filesystem=store).metadata.num_rows == 1
 
 
 def make(path: Path, *features: str) -> DeltaSource:
     file = handmade.added(path, "a.parquet", pa.table({"id": [1, 2]}))
-    return opened(handmade.create(path, {"id": "long"}, file, features=features))
+    return open_table(handmade.create(path, {"id": "long"}, file, features=features))
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_mapping_by_id_is_refused(tmp_path: Path) -> None:
     protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
     handmade.commit(tmp_path, 0, protocol, table_metadata)
     with pytest.raises(TableError, match="uses column mapping mode `id`"):
-        opened(tmp_path).snapshot()
+        open_table(tmp_path).snapshot()
 
 
 def test_features_in_error_texts() -> None:

@@ -49,7 +49,7 @@ from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import FEW
 from tests.tables import handmade
 from tests.tables.handmade import LONG as DELTA_LONG
-from tests.tables.handmade import add, column_bounds, create, fixture_table, of_file, written
+from tests.tables.handmade import add, column_bounds, create, fixture_table, of_file, write_table
 
 LONG_TEXT = "é" * 40
 
@@ -58,7 +58,7 @@ def write(path: Path, **columns: pa.Array) -> Snapshot:
     """One file per row."""
     data = pa.table(columns)
     data = data.append_column("file", pa.array(range(len(data)), pa.int32()))
-    return written(path, data, partition_by=["file"])
+    return write_table(path, data, partition_by=["file"])
 
 
 def check_sound(snapshot: Snapshot, column: str) -> None:
@@ -127,8 +127,8 @@ def test_statistics_of_a_whole_table(tmp_path: Path) -> None:
 
 
 def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
-    written(tmp_path, pa.table({"v": [1]}))
-    snapshot = written(tmp_path, pa.table({"v": [5], "w": [1]}), schema_mode="merge")
+    write_table(tmp_path, pa.table({"v": [1]}))
+    snapshot = write_table(tmp_path, pa.table({"v": [5], "w": [1]}), schema_mode="merge")
     assert column_statistics(snapshot, "v").maximum == 5
     result = column_statistics(snapshot, "w")
     assert (result.minimum, result.null_count) == (None, None)
@@ -151,9 +151,9 @@ def test_statistics_of_fixture_tables(table: str, column: str, expected: tuple[A
 
 
 def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
-    written(tmp_path, pa.table({"v": [1]}))
+    write_table(tmp_path, pa.table({"v": [1]}))
     DeltaTable(str(tmp_path)).delete()
-    result = column_statistics(handmade.opened(tmp_path).snapshot(), "v")
+    result = column_statistics(handmade.open_table(tmp_path).snapshot(), "v")
     assert (result.minimum, result.maximum, result.null_count) == (None, None, 0)
 
 
@@ -286,7 +286,7 @@ def test_old_times_by_statistics(
 
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
-    snapshot = written(tmp_path, pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))}))
+    snapshot = write_table(tmp_path, pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))}))
     assert miscopied_columns(snapshot).as_int96 == frozenset()
     Path(snapshot.files[0].uri).unlink()
     with pytest.raises(HistoryGoneError, match="can no longer be read"):
@@ -417,7 +417,7 @@ def test_line_is_monotonic_in_values(
 
 def test_small_columns_are_sampled_completely(tmp_path: Path) -> None:
     data = pa.table({"f": [1.5, None, float("nan"), 2.5], "k": ["a", "a", None, "b"]})
-    snapshot = written(tmp_path, data, partition_by=["k"])
+    snapshot = write_table(tmp_path, data, partition_by=["k"])
     assert sorted(sample_values(snapshot, "F", 100, 1)) == [1.5, 2.5]
     assert sorted(sample_values(snapshot, "k", 100, 1)) == ["a", "a", "b"]
 
@@ -428,14 +428,14 @@ def test_canonical_values(tmp_path: Path) -> None:
         "m": pa.array(["1.50"]).cast(pa.decimal128(10, 2)),
         "t": pa.array([7], pa.timestamp("us", tz="UTC")),
     }
-    snapshot = written(tmp_path, pa.table(columns))
+    snapshot = write_table(tmp_path, pa.table(columns))
     assert [sample_values(snapshot, name, 10, 1) for name in "dmt"] == [[19000], [150], [7]]
 
 
 def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
     starts = range(0, 40_000, 10_000)
     files = [pa.table({"v": list(range(start, start + 10_000))}) for start in starts]
-    snapshot = written(tmp_path, *files)
+    snapshot = write_table(tmp_path, *files)
     result = sample_values(snapshot, "v", 400, 7)
     assert len(result) == 400
     assert result == sample_values(snapshot, "v", 400, 7)
@@ -446,7 +446,9 @@ def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
 def test_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "MAX_FILES", 3)
     data = pa.table({"v": list(range(8)), "k": list(range(8))})
-    assert len(set(sample_values(written(tmp_path, data, partition_by=["k"]), "v", 100, 1))) == 3
+    assert (
+        len(set(sample_values(write_table(tmp_path, data, partition_by=["k"]), "v", 100, 1))) == 3
+    )
 
 
 def test_mapped_table_is_sampled() -> None:

@@ -496,17 +496,17 @@ def test_checkpoints_keep_the_identity_when_the_log_is_cleaned_up(path: str) -> 
 
 def test_identities_expire_by_table_property(path: str) -> None:
     apply_named(path)
-    forgetting(path)
+    expire_identities(path)
     assert apply_named(path).version == 3
 
 
 def test_one_of_two_concurrent_runs_commits(path: str) -> None:
     request = UpdateRequest("t", INSERT, ({"id": 3, "x": 3},), name="b")
-    one, two = (prepare_batch(opened(path), request) for _ in range(2))
+    one, two = (prepare_batch(open_target(path), request) for _ in range(2))
     assert commit_update(one).version == 1
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
-    assert commit_update(prepare_batch(opened(path), request)) == IN_THE_TABLE
+    assert commit_update(prepare_batch(open_target(path), request)) == IN_THE_TABLE
     assert ids(path) == [1, 2, 3]
 
 
@@ -537,7 +537,7 @@ def batches_in(path: str, followed: TargetTable) -> dict[str, int | None]:
     versions = {}
     for name in NAMES:
         request = UpdateRequest("t", INSERT, ({"id": 3, "x": 3},), name=name)
-        new = prepare_batch(opened(path), request)
+        new = prepare_batch(open_target(path), request)
         assert new.identity is not None
         versions[name] = version_with(new.source, new.identity)
         assert versions[name] == new.in_version == prepare_batch(followed, request).in_version
@@ -557,7 +557,7 @@ def checkpoint(path: str) -> None:
     DeltaTable(path).create_checkpoint()
 
 
-def forgetting(path: str) -> None:
+def expire_identities(path: str) -> None:
     keeping = {"delta.setTransactionRetentionDuration": "interval 0 seconds"}
     DeltaTable(path).alter.set_table_properties(keeping)
 
@@ -572,14 +572,14 @@ STEPS: dict[str, list[Callable[[str], object]]] = {
     "checkpoint": [
         *(batch("a"), checkpoint, batch("b"), without_first(1), without_first(2), batch("c")),
     ],
-    "forgotten": [batch("a"), forgetting, batch("b")],
+    "forgotten": [batch("a"), expire_identities, batch("b")],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS.keys())
 def test_followed_batches_match_a_new_read(path: str, steps: list[Callable[[str], object]]) -> None:
-    followed = opened(path)
+    followed = open_target(path)
     assert set(batches_in(path, followed).values()) == {None}
     result = []
     for step in steps:
@@ -594,7 +594,7 @@ def test_damaged_or_many_entries_use_deltalake(
     path: str, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     monkeypatch.setattr(apply, "_MOST_ENTRIES", most)
-    followed = opened(path)
+    followed = open_target(path)
     for step in (batch("a"), other_commit, checkpoint):
         step(path)
     entry(path, 0).write_text("{")
@@ -609,7 +609,7 @@ KINDS: dict[UpdateKind, dict[str, Any]] = {
 }
 
 
-def opened(path: str) -> TargetTable:
+def open_target(path: str) -> TargetTable:
     return TargetTable(open_source("t", path))
 
 
@@ -638,7 +638,7 @@ def test_table_and_entries_are_read_once(path: str, monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(source_module, name, counted)
     append_rows(path)
-    table = opened(path)
+    table = open_target(path)
     assert [insert(table, f"b{i}").version for i in range(3)] == [2, 3, 4]
     append_rows(path)
     assert commit_update(prepared(table, UPDATE)).version == 6
@@ -653,7 +653,7 @@ def test_table_and_entries_are_read_once(path: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["b", None])
 def test_other_commits_in_between_are_seen(path: str, name: str | None) -> None:
-    table = opened(path)
+    table = open_target(path)
     insert(table, None if name is None else "a")
     append_rows(path)
     before = prepared(table, DELETE, name)
@@ -664,9 +664,9 @@ def test_other_commits_in_between_are_seen(path: str, name: str | None) -> None:
 
 
 def test_batch_of_another_run_is_skipped(path: str) -> None:
-    table = opened(path)
+    table = open_target(path)
     insert(table, "a")
-    insert(opened(path), "b")
+    insert(open_target(path), "b")
     assert insert(table, "b") == AppliedUpdate(2)
 
 
@@ -677,7 +677,7 @@ def test_batch_of_another_run_is_skipped(path: str) -> None:
 def test_replaced_table_is_not_written(
     path: str, kind: UpdateKind, has_own_commit: bool, commits: int
 ) -> None:
-    table = opened(path)
+    table = open_target(path)
     if has_own_commit:
         insert(table, "a")
     ready = prepared(table, kind)
@@ -693,7 +693,7 @@ def test_replaced_table_is_not_written(
 
 @pytest.mark.parametrize("has_own_commit", [False, True])
 def test_diverged_backup_is_not_written(path: str, has_own_commit: bool) -> None:
-    table = opened(path)
+    table = open_target(path)
     shutil.copytree(path, path + "-backup")
     if has_own_commit:
         insert(table, "a")
@@ -711,7 +711,7 @@ def test_diverged_backup_is_not_written(path: str, has_own_commit: bool) -> None
 
 
 def test_table_replaced_between_batches_is_used(path: str) -> None:
-    table = opened(path)
+    table = open_target(path)
     insert(table, "a")
     shutil.copytree(path, path + "-backup")
     insert(table, "b")
@@ -728,7 +728,7 @@ def test_table_replaced_between_batches_is_used(path: str) -> None:
 
 
 def test_diverged_backup_between_batches_is_read_again(path: str) -> None:
-    table = opened(path)
+    table = open_target(path)
     shutil.copytree(path, path + "-backup")
     insert(table, "a")
     shutil.rmtree(path)
@@ -742,16 +742,16 @@ def test_diverged_backup_between_batches_is_read_again(path: str) -> None:
 
 
 def test_batch_committed_just_before_is_found(path: str) -> None:
-    table = opened(path)
+    table = open_target(path)
     insert(table, "a")
     ready = prepared(table)
-    insert(opened(path), "x")
+    insert(open_target(path), "x")
     assert commit_update(ready) == AppliedUpdate(3, inserted=1)
     assert insert(table, "x") == AppliedUpdate(2)
 
 
 def test_cleaned_entry_stops_no_run(path: str) -> None:
-    table = opened(path)
+    table = open_target(path)
     insert(table, "a")
     append_rows(path)
     DeltaTable(path).create_checkpoint()
@@ -763,7 +763,7 @@ def test_cleaned_entry_stops_no_run(path: str) -> None:
 
 def test_missing_entry_falls_back_to_the_table(path: str) -> None:
     append_rows(path)
-    ready = prepared(opened(path))
+    ready = prepared(open_target(path))
     text = entry(path, 1).read_text()
     entry(path, 1).unlink()
     with pytest.raises(TableRecreatedError):
@@ -776,14 +776,14 @@ def test_missing_entry_falls_back_to_the_table(path: str) -> None:
 @pytest.mark.parametrize("kind", list(UpdateKind))
 def test_own_files_are_copied_faithfully(path: str, kind: UpdateKind) -> None:
     """The run assumes this of its own files."""
-    table = opened(path)
+    table = open_target(path)
     for i, each in enumerate((INSERT, UPDATE, kind)):
         commit_update(prepared(table, each, f"b{i}"))
     assert not miscopied_columns(open_source("t", path).snapshot()).columns
 
 
 def test_files_of_others_are_checked(path: str) -> None:
-    table = opened(path)
+    table = open_target(path)
     commit_update(prepared(table, UPDATE, "a"))
     prepared(table, DELETE, "looks at all")
     file = handmade.added(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
@@ -796,7 +796,7 @@ def test_files_of_others_are_checked(path: str) -> None:
 def test_errors_after_commit_do_not_fail_the_batch(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = opened(path)
+    table = open_target(path)
     ready = prepared(table, name=None)
     read = apply.read_entry
 
@@ -815,7 +815,7 @@ def test_errors_after_commit_do_not_fail_the_batch(
 def test_run_continues_after_commit_despite_failure(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = opened(path)
+    table = open_target(path)
     with monkeypatch.context() as patch:
         patch.setattr("impctl.tables.write.apply.write_deltalake", failing_write(after=True))
         assert insert(table, "a") == AppliedUpdate(1, inserted=1)
@@ -825,7 +825,7 @@ def test_run_continues_after_commit_despite_failure(
 
 
 def test_stamp_identifies_one_commit(path: str) -> None:
-    table = opened(path)
+    table = open_target(path)
     insert(table, "a")
     ready = prepared(table)
     actions = handmade.actions_of(path, 1)

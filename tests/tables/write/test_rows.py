@@ -133,7 +133,7 @@ WRONG: dict[str, list[object]] = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
-def test_wrong_value_is_named_with_its_place(snapshot: Snapshot, name: str, value: object) -> None:
+def test_wrong_value_is_named_with_its_row(snapshot: Snapshot, name: str, value: object) -> None:
     with pytest.raises(UsageError) as caught:
         rows_to_insert(snapshot, [{"id": 1}, {"id": 2, name: value}])
     column = snapshot.column(name)
