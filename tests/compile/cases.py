@@ -61,7 +61,7 @@ def table_of(name: str, rows: Sequence[Mapping[str, Value]]) -> pa.Table:
 
 
 def partitions_of(trial: Trial) -> dict[str, RangePartition]:
-    """The trial's partitions in impctl's own form."""
+    """The trial's partitions as `RangePartition`s."""
     tables = {scan.access: scan.table for scan in trial.root.scans}
     result = {}
     for access, (name, boundaries) in trial.partitions.items():
@@ -182,9 +182,9 @@ class SomeDistant(Struct, frozen=True):
         return SideChoice(facts.name, facts.tables, strategy, "at random")
 
 
-def some_buffers(rng: Random) -> dict[str, int]:
+def random_buffers(rng: Random) -> dict[str, int]:
     """Small buffers for random pieces of state."""
-    names = [f"{kind}{at}" for kind in ("top", "aggregate", "witness") for at in range(8)]
+    names = [f"{kind}{number}" for kind in ("top", "aggregate", "witness") for number in range(8)]
     return {name: rng.choice((1, 1, 2, 3)) for name in names if rng.random() < 0.5}
 
 
@@ -352,15 +352,15 @@ class Case(Struct, dict=True):
             self.tables[table] = [random_row(self.rng, table) for _ in range(size)]
         self.session = self.recomputed()
 
-    def _kept(self, now: int) -> PlannedQuery:
+    def _planned(self, now: int) -> PlannedQuery:
         return planned_query(self.sql, now, self.attribute, self.plan_for, expires=self.expires)
 
     def _compiled(self, now: int) -> Dataflow:
-        return self._kept(now).compiled(StoredChoices(self.distant), self.buffer)
+        return self._planned(now).compiled(StoredChoices(self.distant), self.buffer)
 
     def _started(self, now: int) -> tuple[MaintainedQuery, ReferencePartners]:
         session = MaintainedQuery(self._compiled(now))
-        partitions = self._kept(now).partitions
+        partitions = self._planned(now).partitions
         reference_partners = ReferencePartners(session.compiled, partitions, self.tables)
         session.read_by(reference_partners)
         return session, reference_partners
@@ -390,7 +390,7 @@ class Case(Struct, dict=True):
 
     def move(self, now: int) -> int:
         """Change the constant and the tables in one step. Returns the number of rows that moved."""
-        previous, before, after = self.now, self._kept(self.now), self._kept(now)
+        previous, before, after = self.now, self._planned(self.now), self._planned(now)
         assert before.verdict == after.verdict
         compiled = self._compiled(self.now)
         fresh, _ = self._started(now)
@@ -434,7 +434,7 @@ class Case(Struct, dict=True):
                 self.now,
                 self.tables,
             )
-        result = self._kept(self.now)
+        result = self._planned(self.now)
         annotated = annotate(result.query.root, self.tables, whole_windows=True)
         barriers = [
             annotated.first_rows.get(position, frozenset())
@@ -447,11 +447,11 @@ class Case(Struct, dict=True):
                 for origin, row in annotated.lineage.union(*barriers)
                 if origin == access
             ]
-            needed = {_fragment(value, partition) for value in values}
+            needed = {_range_of(value, partition) for value in values}
             assert set(ranges.ids) >= needed, (self.sql, self.now, self.tables)
 
 
-def _fragment(value: Value, partition: RangePartition) -> int:
+def _range_of(value: Value, partition: RangePartition) -> int:
     if value is None:
         return len(partition.boundaries) + 1
     return sum(boundary <= value for boundary in partition.boundaries)  # type: ignore[operator]  # INTEGERs
@@ -479,10 +479,10 @@ def several_cases(
             case = Case(rng, sql, attribute, side, buffer, plan_for, expires)
             for _ in range(4):
                 by = rng.choice((0, 1, 1, 2, -1, -3, 40, -40))
-                turned = case.move(min(max(case.now + by, -20), 30))
+                moved = case.move(min(max(case.now + by, -20), 30))
                 case.check(is_exact=is_exact)
                 counts["moves"] += 1
-                counts[name] += turned > 0
+                counts[name] += moved > 0
         except NotExactError:
             assert not is_exact, sql
             counts["not exact"] += 1
@@ -555,7 +555,7 @@ def check(
             result.first_rows.get(position, frozenset())
             for position in planned.whole.barrier_positions
         ]
-        ranges = [_unsure_fragment(row["g"]) for row in shuffled["t"]]
+        ranges = [_unsure_range(row["g"]) for row in shuffled["t"]]
         lineage = result.lineage.union(*barriers)
         for access in planned.partitions:
             needed = {ranges[row] for origin, row in lineage if origin == access}
@@ -587,7 +587,7 @@ def add_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reference_plan, "_double_total", in_parts)
 
 
-def _unsure_fragment(value: Value) -> int:
+def _unsure_range(value: Value) -> int:
     return 6 if value is None else min(int(value), 5)  # type: ignore[arg-type]  # an INTEGER
 
 

@@ -100,13 +100,13 @@ def one_case(seed: int, counts: Counter[str]) -> None:
     # Doubles too close to call below a grouping stop a run, which stores nothing.
     with suppress(ReferenceLimit, NotExactError):
         session.load(("t", table_of(part)) for part in (rows[:cut], rows[cut:]))
-        judge(session, case, rows, counts, label)
+        check(session, case, rows, counts, label)
         for _ in range(4):
             session.step(changed(*random_change(rng, rows)))
-            judge(session, case, rows, counts, label)
+            check(session, case, rows, counts, label)
 
 
-def judge(
+def check(
     session: MaintainedQuery, case: RandomCircuit, rows: list[Row], counts: Counter[str], label: str
 ) -> None:
     query, partition = case.query, case.partition
@@ -174,7 +174,7 @@ def one_absorbed_case(seed: int, totals: Counter[str]) -> None:
                 totals["absorbed"] += 1
             else:
                 session.step(changed(change, weights))
-            judge(session, case, rows, totals, f"case {seed}: {case.query.sql}")
+            check(session, case, rows, totals, f"case {seed}: {case.query.sql}")
             counts = session.range_rows.counts(case.partition)
             assert counts.tolist() == counted(rows, case.partition)
 
@@ -389,7 +389,7 @@ def started(name: str) -> MaintainedQuery:
     return session
 
 
-def some_tables(rng: random.Random) -> dict[str, pa.Table]:
+def random_tables(rng: random.Random) -> dict[str, pa.Table]:
     return {"t": rows(rng, 14, is_left=True), "u": rows(rng, 7, is_left=False)}
 
 
@@ -441,7 +441,7 @@ def step_and_compare(
 @random_seeds(1, 1, 12)
 def test_laws_of_every_operator(name: str, seed: int) -> None:
     rng, root = random.Random(f"{name} {seed}"), root_of(name)
-    session, chunked, tables = started(name), started(name), some_tables(rng)
+    session, chunked, tables = started(name), started(name), random_tables(rng)
     empty = counts_of(session)
 
     session.step(changes(tables, 1))
@@ -456,7 +456,7 @@ def test_laws_of_every_operator(name: str, seed: int) -> None:
         step_and_compare(session, root, tables, rng)
 
     # A batch and its inverse cancel, one after the other or in one step.
-    before, more = counts_of(session), some_tables(rng)
+    before, more = counts_of(session), random_tables(rng)
     session.step(changes(more, 1))
     session.step(changes(more, -1))
     assert counts_of(session) == before

@@ -39,7 +39,7 @@ COLUMNS = {"links": ("a", "b", "w", "f"), "seeds": ("a", "w", "f")}
 NODES = 6
 
 
-def some_row(rng: random.Random, name: str) -> Row:
+def random_row(rng: random.Random, name: str) -> Row:
     values: dict[str, int | None] = {}
     for column in COLUMNS[name]:
         most = {"w": 4, "f": 4}.get(column, NODES)
@@ -47,7 +47,7 @@ def some_row(rng: random.Random, name: str) -> Row:
     return values
 
 
-DRAWN = Drawn(COLUMNS, some_row)
+DRAWN = Drawn(COLUMNS, random_row)
 change_of = DRAWN.change_of
 
 FROM_SEEDS = (
@@ -336,7 +336,7 @@ class FollowedSteps:
             self._left = self._rng.choice((0, 1, 2, 4, 10**9))
 
 
-def some_links(rng: random.Random, nodes: int, most: int, nulls: float) -> list[Row]:
+def random_links(rng: random.Random, nodes: int, most: int, nulls: float) -> list[Row]:
     return [
         {
             "a": rng.randrange(nodes),
@@ -435,7 +435,7 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, mode: str) 
     case, query = query_of(VALUED[name])
     query.circuit.end_by(Limits(rounds=300))
     nodes, nulls = rng.choice(((4, 0.0), (12, 0.0), (12, 0.02), (30, 0.0)))
-    links = some_links(rng, nodes, rng.choice((nodes, 2 * nodes, 3 * nodes)), nulls)
+    links = random_links(rng, nodes, rng.choice((nodes, 2 * nodes, 3 * nodes)), nulls)
     seeds: list[Row] = [{"a": rng.randrange(nodes), "w": rng.randrange(3), "f": 0} for _ in "ab"]
     tables = {"links": links, "seeds": seeds}
     followed_steps.begin(query)
@@ -450,7 +450,7 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, mode: str) 
             if table == "seeds" and rng.random() < 0.7:
                 continue
             most = rng.choice((1, 1, 2, 6))
-            inserted = some_links(rng, nodes, rng.randint(0, most), nulls)
+            inserted = random_links(rng, nodes, rng.randint(0, most), nulls)
             # Duplicates, and copies of existing rows.
             inserted += inserted[:1] + rng.sample(rows, min(len(rows), rng.randint(0, 1)))
             deleted = rng.sample(rows, min(len(rows), rng.randint(0, most)))

@@ -85,7 +85,7 @@ class Tables(Struct, dict=True):
         return ReferencePartners(form, partitions, rows)
 
 
-def some_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
+def random_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
     """Rows with many values of x in few groups, so that few rows are the best."""
     result = rows(rng, count, is_left=is_left)
     if not is_left:
@@ -110,7 +110,7 @@ def change(
     if end is not None:
         order, cut = table.sort_by([("x" if is_left else "y", end)]), len(table) // 2
     deleted, kept = order.slice(0, cut), order.slice(cut)
-    new = some_rows(rng, rng.choice((0, 0, 1, 3)), is_left=is_left)
+    new = random_rows(rng, rng.choice((0, 0, 1, 3)), is_left=is_left)
     weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(deleted), len(new)])
     return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([deleted, new]), weights)
 
@@ -203,7 +203,7 @@ MOVED = (
 """Queries with groups whose buffers may be bounded or not."""
 
 
-def some_choice(rng: random.Random, name: str, of_all: int | None) -> Dataflow:
+def random_choice(rng: random.Random, name: str, of_all: int | None) -> Dataflow:
     whole = compiled(name)
     sizes = {one.piece: rng.choice((1, 1, 2, 3)) for one in whole.buffers if rng.random() < 0.6}
     readable = [one.side for one in whole.groupings if one.readers]
@@ -235,10 +235,12 @@ def moves(before: Dataflow, after: Dataflow) -> list[str]:
 def compared(name: str, seed: int, counts: Counter[str]) -> None:
     """A query whose buffers change between steps, compared with one that keeps everything."""
     rng = random.Random(seed)
-    tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 24, is_left=False)})
+    tables = Tables(
+        {"t": random_rows(rng, 80, is_left=True), "u": random_rows(rng, 24, is_left=False)}
+    )
     of_all = rng.choice((1, 3))
     whole, changing = (
-        MaintainedQuery(form) for form in (compiled(name), some_choice(rng, name, of_all))
+        MaintainedQuery(form) for form in (compiled(name), random_choice(rng, name, of_all))
     )
     for session in (whole, changing):
         session.read_by(tables.partners(session.compiled))
@@ -246,7 +248,7 @@ def compared(name: str, seed: int, counts: Counter[str]) -> None:
     stored = Stored()
     for turn in range(8):
         if rng.random() < 0.6:
-            form = some_choice(rng, name, of_all)
+            form = random_choice(rng, name, of_all)
             counts.update(moves(changing.compiled, form))
             counts["refilled"] += changing.refilled()[0]
             changing = converted(changing, form, stored, tables)
@@ -317,14 +319,14 @@ def test_which_queries_have_a_choice() -> None:
 def test_only_groups_of_first_rows_are_counted(name: str) -> None:
     """Groups of values need no count."""
     whole = MaintainedQuery(compiled(name))
-    whole.load([("t", some_rows(random.Random(1), 40, is_left=True))])
+    whole.load([("t", random_rows(random.Random(1), 40, is_left=True))])
     first = {one.piece for one in whole.compiled.buffers if not one.pinned and not one.is_values}
     assert buffer_groups(whole).keys() == first
 
 
 def test_bounding_later_saves_as_much_as_from_the_start() -> None:
     rng = random.Random(3)
-    tables = Tables({"t": some_rows(rng, 400, is_left=True)})
+    tables = Tables({"t": random_rows(rng, 400, is_left=True)})
     for name, piece in (("least", "aggregate0"), ("numbered", "top0")):
         whole = MaintainedQuery(compiled(name))
         whole.load(tables.current.items())

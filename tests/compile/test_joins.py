@@ -239,7 +239,7 @@ def session_of(sql: str) -> MaintainedQuery:
     return MaintainedQuery(compile_plan(root, ranges, {}))
 
 
-def some_three_rows(rng: Random, count: int) -> list[dict[str, Any]]:
+def random_rows(rng: Random, count: int) -> list[dict[str, Any]]:
     return [
         {"k": rng.choice([None, *range(20)]), "n": rng.randrange(COUNT), "p": 1, "i": 0}
         for _ in range(count)
@@ -264,14 +264,14 @@ def expected_ranges(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[in
 @pytest.mark.parametrize("seed", range(5))
 def test_implied_equalities_do_not_change_rows(seed: int) -> None:
     rng = Random(seed)
-    tables = {name: some_three_rows(rng, count) for name, count in (("a", 40), ("b", 4), ("c", 40))}
+    tables = {name: random_rows(rng, count) for name, count in (("a", 40), ("b", 4), ("c", 40))}
     session = session_of(SQL)
     session.load([(name, table_of(result)) for name, result in tables.items()])
     assert sum(op.joined_rows for op in session.circuit) < 40 * 40 / 4
     for _ in range(6):
         changes = {}
         for name in rng.sample("abc", 2):
-            inserted, deleted = some_three_rows(rng, 3), [tables[name].pop() for _ in range(3)]
+            inserted, deleted = random_rows(rng, 3), [tables[name].pop() for _ in range(3)]
             tables[name] = [*inserted, *tables[name]]
             weights = np.array([1] * 3 + [-1] * 3, dtype=np.int64)
             changes[name] = TableChange(table_of([*inserted, *deleted]), weights)

@@ -196,7 +196,7 @@ def test_moved_constants_match_a_refill(cases: range) -> None:
 
 
 @random_cases(0, 2, 100, also="7 10 12 14 15")
-def test_sums_of_doubles_cover_when_their_constants_move(cases: range) -> None:
+def test_sketches_cover_moved_sums_of_doubles(cases: range) -> None:
     counts = several_cases(UNSURE, cases, is_exact=False)
     assert counts["moves"] > len(cases) * 2, counts
 
@@ -258,7 +258,7 @@ class Touched(Case):
 
     def __post_init__(self) -> None:
         self.tables["t"] = [random_row(self.rng, "t") for _ in range(self.rng.choice((0, 4, 9)))]
-        result = self._kept(self.now)
+        result = self._planned(self.now)
         plan = plan_maintenance(result.core, result.whole, result.verdict, result.partitions)
         assert plan.mode is MaintenanceMode.TOUCH, plan.reason
         (self.partition,) = result.partitions.values()
@@ -270,7 +270,7 @@ class Touched(Case):
 
     def needed(self) -> set[int]:
         """The ranges that the answer is derived from."""
-        result = annotate(self._kept(self.now).query.root, self.tables)
+        result = annotate(self._planned(self.now).query.root, self.tables)
         return set(self._ranges(row for _, row in result.lineage).tolist())
 
     def _ranges(self, rows: Iterable[int]) -> Ints:
@@ -278,7 +278,7 @@ class Touched(Case):
         return self.partition.range_ids_of(from_arrow(values, INTEGER)).astype(np.int64)
 
     def move(self, now: int) -> int:
-        before, after = self._kept(self.now), self._kept(now)
+        before, after = self._planned(self.now), self._planned(now)
         conditions = moved_conditions(before.core, after.core)
         assert conditions is not None
         changes, self.now = self.changed(), now

@@ -77,8 +77,8 @@ from tests.compile.cases import (
     moved_buffers,
     of_witnesses,
     partitions_of,
+    random_buffers,
     recorded,
-    some_buffers,
     table_of,
     whole_table,
 )
@@ -231,7 +231,7 @@ def one_case(
     buffer = None if bounds.random() < 0.5 else Random(seed + 5).choice((None, 1, 2, 3))
 
     def compiled_by(sides: Chooser) -> Dataflow:
-        buffers = replace(USUAL, of_piece=some_buffers(bounds))
+        buffers = replace(USUAL, of_piece=random_buffers(bounds))
         buffers = buffers if buffer is None else Buffers.of(buffer)
         joins = JoinChooser(sides, TreeChoice(has_trees), buffers)
         if not verdict.safe:
@@ -366,7 +366,7 @@ class Stepped:
             return
         checkpoint = self.session.checkpoint()
         self.session.saved()
-        runs = [(name, at, table.to_pylist()) for name, at, table in checkpoint.put]
+        runs = [(name, sequence, table.to_pylist()) for name, sequence, table in checkpoint.put]
         ranges = {a: kept.ids for a, kept in self.session.ranges().items()}
         self.results.append((repr(runs), checkpoint.drop, dict(checkpoint.counters), ranges))
 
@@ -465,7 +465,7 @@ def maintenance_of(sql: str, attribute: str = "brand") -> MaintenancePlan:
 
 
 def marked(sql: str, plan: MaintenancePlan) -> str | None:
-    """The part of the text that is blamed."""
+    """The part of the text that the reason refers to."""
     return None if plan.span is None else sql[plan.span.start : plan.span.end]
 
 

@@ -302,8 +302,8 @@ def one_case(sql: str, seed: int) -> tuple[int, int]:
             one: rng.choice(readers) for one, readers in can_read.items() if rng.random() < 0.6
         }
         by_spark, by_files = (
-            [one for one, reader in reads.items() if reader is way]
-            for way in (Strategy.SPARK, Strategy.FILES)
+            [one for one, reader in reads.items() if reader is strategy]
+            for strategy in (Strategy.SPARK, Strategy.FILES)
         )
         choices = StoredChoices(by_spark, has_filter, (*selected, *by_files))
         return compiled(sql, choices, size, of_all=of_all)

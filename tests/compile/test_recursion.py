@@ -90,10 +90,10 @@ SIZES = {"links": 6, "seeds": 2}
 
 
 def some_row(rng: random.Random, name: str) -> Row:
-    def some_node() -> int | None:
+    def random_node() -> int | None:
         return rng.randrange(NODES) if rng.random() > 0.05 else None
 
-    values = {column: some_node() for column in COLUMNS[name] if column != "f"}
+    values = {column: random_node() for column in COLUMNS[name] if column != "f"}
     return {**values, "f": rng.choice((None, 0, 1, 2, 3))}
 
 
@@ -163,9 +163,9 @@ def test_ranges_are_counted_by_derivations() -> None:
     link, seed = {"a": 1, "b": 2, "f": 3}, {"a": 1, "f": 0}
     links = next(s.access for s in case.core.scans if s.table == "links")
     query.step({"seeds": change_of("seeds", [seed], [1])})
-    for weights, fragments in (([1, 1], {3}), ([-1], {3}), ([-1], set())):
+    for weights, ranges in (([1, 1], {3}), ([-1], {3}), ([-1], set())):
         query.step({"links": change_of("links", [link] * len(weights), weights)})
-        assert sketches_of(query)[links] == fragments
+        assert sketches_of(query)[links] == ranges
 
 
 ONE_JOIN = {
@@ -231,7 +231,7 @@ def test_uncertain_fixpoint_rows_fail() -> None:
         query.step(change(0.1, 0.2))
 
 
-def _once_more(node: Fixpoint) -> Fixpoint:
+def _distinct_step(node: Fixpoint) -> Fixpoint:
     return replace(node, step=Distinct(node.step))
 
 
@@ -245,29 +245,29 @@ def _nested(node: Fixpoint) -> Fixpoint:
     return replace(node, step=Fixpoint("inner", node.step, inner, node.attributes, True))
 
 
-def _strange(node: Fixpoint) -> Fixpoint:
+def _foreign_step(node: Fixpoint) -> Fixpoint:
     return replace(node, step=Recursive("elsewhere", node.attributes))
 
 
-def _twice(_: Fixpoint) -> Fixpoint:
+def _nonlinear_step(_: Fixpoint) -> Fixpoint:
     (closure,) = fixpoints_of(case_of("closure").query.root)
     return replace(closure, is_set=False)
 
 
-def _alone(node: Fixpoint) -> Fixpoint:
+def _base_as_step(node: Fixpoint) -> Fixpoint:
     return replace(node, step=node.base, is_set=False)
 
 
 @pytest.mark.parametrize(
     ("is_bag", "other", "reason"),
     [
-        (False, _once_more, "Distinct over rows of"),
+        (False, _distinct_step, "Distinct over rows of"),
         (False, _optional, "the optional side of a right outer join"),
         (False, _nested, "Fixpoint over rows of"),
-        (False, _strange, "inside another self"),
-        (True, _twice, "rows made of none of its rows or of two"),
-        (True, _alone, "rows made of none of its rows or of two"),
-        (True, _once_more, "Distinct over rows of"),
+        (False, _foreign_step, "inside another self"),
+        (True, _nonlinear_step, "rows made of none of its rows or of two"),
+        (True, _base_as_step, "rows made of none of its rows or of two"),
+        (True, _distinct_step, "Distinct over rows of"),
     ],
 )
 def test_unsupported_steps_are_named_in_the_error(
@@ -353,7 +353,7 @@ CIRCLES = "WITH RECURSIVE r(n){} AS (SELECT a FROM seeds UNION ALL SELECT l.b FR
 CIRCLES += "ON r.n = l.a) SELECT n FROM r"
 
 
-def some_tables(*links: tuple[int, int]) -> Mapping[str, Sequence[Row]]:
+def tables_with_links(*links: tuple[int, int]) -> Mapping[str, Sequence[Row]]:
     return {"links": [{"a": a, "b": b, "f": 1} for a, b in links], "seeds": [{"a": 1, "f": 0}]}
 
 
@@ -363,11 +363,11 @@ def test_cycles_in_tables_stop_at_the_limit(levels: str, most: int, has_cycle: b
     """The cycle exists when the circuit is filled, or a change closes it."""
     case = case_of_sql(CIRCLES.format(levels), tuple(COLUMNS))
     query = MaintainedQuery(case.compiled(with_answer=False))
-    tables = some_tables((1, 2), (2, 3), *([(3, 1)] if has_cycle else []))
+    tables = tables_with_links((1, 2), (2, 3), *([(3, 1)] if has_cycle else []))
     if not has_cycle:
         query.load(DRAWN.whole(tables))
         assert sketches_of(query) == case.expected(tables)
-    change = {"links": change_of("links", some_tables((3, 1))["links"], [1])}
+    change = {"links": change_of("links", tables_with_links((3, 1))["links"], [1])}
     with pytest.raises(UnsupportedError, match=f"limit of {most} levels") as caught:
         query.load(DRAWN.whole(tables)) if has_cycle else query.step(change)
     assert caught.value.code == "recursion_limit"
@@ -525,7 +525,7 @@ def compiled(case: Case, *, with_answer: bool = False) -> Dataflow:
     return compile_plan(root, case.sketched, {}, barriers=barriers, answer=answer)
 
 
-def some_small_tables(rng: random.Random) -> dict[str, list[Row]]:
+def random_small_tables(rng: random.Random) -> dict[str, list[Row]]:
     return DRAWN.some_tables(rng, dict.fromkeys(COLUMNS, 6))
 
 
@@ -543,7 +543,10 @@ def one_query(name: str, seed: int, *, with_answer: bool) -> int:
     """Returns how often its sketches were smaller than those with a barrier."""
     rng, smaller = random.Random(f"answer {name} {seed}"), 0
     case = answer_case(EVERY[name], EXCEPT_LINKS.get(name.removeprefix("narrow "), tuple(COLUMNS)))
-    tables, compile_case = some_small_tables(rng), partial(compiled, case, with_answer=with_answer)
+    tables, compile_case = (
+        random_small_tables(rng),
+        partial(compiled, case, with_answer=with_answer),
+    )
     for query in DRAWN.carried(rng, tables, compile_case, 5):
         result = annotate(case.core, tables, whole_windows=True)
         expected = case.fragments(result, tables, is_barrier)
@@ -612,7 +615,9 @@ def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
 def counted(query: MaintainedQuery) -> Counter[object]:
     result: Counter[object] = Counter()
     for access, counts in enumerate(query.merge.counts):
-        result |= Counter({(access, at): int(counts[at]) for at in counts.nonzero()[0].tolist()})
+        result |= Counter(
+            {(access, range_id): int(counts[range_id]) for range_id in counts.nonzero()[0].tolist()}
+        )
     return result
 
 
@@ -637,11 +642,11 @@ def check_parts(query: MaintainedQuery, name: str, tables: Tables) -> None:
     assert counted(query) == range_ids_of(used, lambda leaf: range_id({"f": leaf[-1]}))
 
 
-def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20) -> None:
+def check_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20) -> None:
     """With `most`, there are only that many row numbers."""
     rng = random.Random(f"parts {name} {seed}")
     case, stored = answer_case(NARROW[name]), Stored()
-    tables, query = some_small_tables(rng), MaintainedQuery(compiled(case))
+    tables, query = random_small_tables(rng), MaintainedQuery(compiled(case))
     if most is None:
         query.load(DRAWN.whole(tables))
     else:
@@ -662,7 +667,7 @@ def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20
 @random_cases(1, 2, 100)
 def test_ranks_participating_rows_and_counts(name: str, cases: range) -> None:
     for seed in cases:
-        some_steps(name, seed, steps=10)
+        check_steps(name, seed, steps=10)
 
 
 @pytest.mark.parametrize(("name", "most"), [("reach", 7), ("right-linear", 49)])
@@ -670,12 +675,12 @@ def test_ranks_participating_rows_and_counts(name: str, cases: range) -> None:
 def test_row_numbers_are_reused(name: str, most: int, cases: range) -> None:
     """There are at most 7 nodes including NULL, so 7 or 49 rows."""
     for seed in cases:
-        some_steps(name, seed, most=most, steps=25)
+        check_steps(name, seed, most=most, steps=25)
 
 
 def test_too_many_rows_are_an_error() -> None:
     with pytest.raises(UnsupportedError, match="more than 3 rows") as caught:
-        some_steps("reach", 1, most=3, steps=60)
+        check_steps("reach", 1, most=3, steps=60)
     assert caught.value.code == "recursion_limit"
 
 

@@ -212,7 +212,7 @@ ALIKE = ("short", "int", "timestamp_ntz")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in TYPES]
 )
-def test_every_type_in_every_place(name: str, role: str) -> None:
+def test_every_type_in_every_role(name: str, role: str) -> None:
     kind, values = TYPES[name]
     sql, oracle = ROLES[role]
     blocked = BLOCKED.get((name, role))
@@ -428,6 +428,7 @@ FIRST_SUMS = (
     f"SELECT h, COUNT(*) AS n FROM (SELECT g, h, s FROM ({PARTS}) ORDER BY h, s LIMIT 3) "
     "GROUP BY h HAVING COUNT(*) > 1",
 )
+"""First rows below a grouping: refused when they are not sure."""
 SKIPPED = (
     f"SELECT t.g, t.h FROM t JOIN (SELECT g, s FROM ({SUMS}) ORDER BY s DESC LIMIT 2 OFFSET 1) q "
     "ON t.g = q.g",
@@ -437,7 +438,7 @@ SKIPPED = (
     "OFFSET 1) q ON t.g = q.k",
 )
 """OFFSET above or beside the sketched table: the skipped rows must be sure, too."""
-STANDINGS = (
+DENSE_RANKS = (
     "SELECT h, COUNT(*) AS n FROM (SELECT g, h, DENSE_RANK() OVER (PARTITION BY g ORDER BY s DESC) "
     f"AS r FROM ({PARTS})) WHERE r <= 1 GROUP BY h HAVING COUNT(*) > 1",
     "SELECT g, MAX(s) AS x FROM (SELECT g, s, DENSE_RANK() OVER (PARTITION BY g ORDER BY s) AS r "
@@ -446,7 +447,6 @@ STANDINGS = (
     f"({SUMS})) q ON t.g = q.g WHERE q.r <= 2",
 )
 """DENSE_RANK: the number of distinct values must be sure."""
-"""First rows below a grouping: refused when they are not sure."""
 
 
 @pytest.fixture
@@ -530,8 +530,8 @@ def test_skipped_rows_are_sure_or_refused(cases: Sequence[int]) -> None:
 
 @pytest.mark.usefixtures("_added_in_order")
 @random_cases(0, 6, 200, also="10 11 14 17 23 31 34 35 39")
-def test_standings_are_sure_or_refused(cases: Sequence[int]) -> None:
-    are_sure_or_refused(STANDINGS, cases)
+def test_dense_ranks_are_sure_or_refused(cases: Sequence[int]) -> None:
+    are_sure_or_refused(DENSE_RANKS, cases)
 
 
 def are_sure_or_refused(queries: tuple[str, ...], cases: Sequence[int]) -> None:
@@ -607,7 +607,7 @@ def test_uncertain_partners_are_never_trusted(cases: range) -> None:
         *STRICT,
         *FIRST_SUMS,
         *SKIPPED,
-        *STANDINGS,
+        *DENSE_RANKS,
         *QUERIES,
         f"{POSITIVE} INTERSECT SELECT g FROM t",
         f"SELECT q.g FROM ({SUMS} HAVING SUM(d) > 1) q WHERE NOT EXISTS "

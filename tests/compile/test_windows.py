@@ -46,7 +46,7 @@ class WindowMaker(FocusedMaker):
             below = self._grouped(below)
             if rng.random() < 0.3:
                 below = self._judged(below)
-        result = self._compared(self._beside(below))
+        result = self._filtered(self._windowed_rows(below))
         match rng.randrange(8):
             case 0:
                 return self._judged(self._grouped(result))
@@ -60,12 +60,12 @@ class WindowMaker(FocusedMaker):
             case 2:
                 return p.Distinct(result)
             case 3:
-                return self._compared(self._beside(result))
+                return self._filtered(self._windowed_rows(result))
             case _:
                 return result
 
-    def _beside(self, child: p.Plan) -> p.Window:
-        """The rows with one or two window aggregates, most often of the same partitions."""
+    def _windowed_rows(self, child: p.Plan) -> p.Window:
+        """The rows with one or two window aggregates, mostly over the same partitions."""
         rng, attributes = self.rng, child.attributes
         shared = self._parts(attributes)
         calls = []
@@ -92,7 +92,7 @@ class WindowMaker(FocusedMaker):
     ) -> p.WindowCall:
         rng = self.rng
         if rng.random() < 0.3:
-            return self._placed_call(attributes, parts)
+            return self._ordered_call(attributes, parts)
         column = self._numeric(attributes)
         call = p.AggregateCall("count")
         if column is not None and rng.random() < 0.85:
@@ -106,7 +106,7 @@ class WindowMaker(FocusedMaker):
             result = replace(result, order=order, frame=WHOLE if rng.random() < 0.7 else None)
         return result
 
-    def _placed_call(
+    def _ordered_call(
         self, attributes: Sequence[p.Attribute], parts: tuple[Expr, ...]
     ) -> p.WindowCall:
         """A rank, LAG or LEAD. If ties are not allowed, only copies of a row tie."""
@@ -130,7 +130,7 @@ class WindowMaker(FocusedMaker):
                     arguments += (rng.choice(same_type).ref(),)
         return p.WindowCall(self._fresh(result), name, arguments, parts, order)
 
-    def _compared(self, window: p.Window) -> p.Plan:
+    def _filtered(self, window: p.Window) -> p.Plan:
         """A filter that compares a window value with a number or a column."""
         rng = self.rng
         if rng.random() < 0.3:
@@ -206,8 +206,8 @@ def test_sketches_cover_every_order_of_summation(
     counts = several_unsure_cases(DOUBLES, cases)
     assert counts["cases"] > len(cases) * 8, counts
     assert counts["unsure"] > len(cases) // 20, counts
-    assert counts[f"not exact: {DISTINCT}"] == 0, "which rows are alike decides no fragment"
-    assert counts[f"not exact: {BY_A_SUM}"] > 0, "which rows are together is looked at"
+    assert counts[f"not exact: {DISTINCT}"] == 0, "equal rows do not decide ranges"
+    assert counts[f"not exact: {BY_A_SUM}"] > 0, "rows of one partition must be sure"
 
 
 SALES = Schema(

@@ -24,7 +24,7 @@ class FixpointMaker(FocusedMaker):
     """Plans with a fixpoint."""
 
     def plan(self) -> p.Plan:
-        """A plan with one fixpoint, most often not as the last step."""
+        """A plan with one fixpoint, mostly below other operators."""
         return self.above(self.fixpoint())
 
     def above(self, fixpoint: p.Fixpoint) -> p.Plan:
@@ -320,20 +320,20 @@ class KeyedMaker(FixpointMaker):
         key, *others = self._numbers(part)
         on: list[Expr] = []
         if rng.random() < 0.9:
-            on.append(_same(leaf.attributes[0], key))
+            on.append(_equality(leaf.attributes[0], key))
         if rng.random() < 0.8:
-            on.append(_same(leaf.attributes[1], rng.choice(others) if others else key))
+            on.append(_equality(leaf.attributes[1], rng.choice(others) if others else key))
         condition = And(tuple(on)) if len(on) == 2 else on[0] if on else None
-        plan: p.Plan = p.Join(p.JoinKind.INNER, *self._turned(leaf, part), condition)
+        plan: p.Plan = p.Join(p.JoinKind.INNER, *self._shuffled(leaf, part), condition)
         leaves = [leaf]
         if self.deepest is None and rng.random() < 0.25:
             second = p.Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
             positions = (1, 0) if rng.random() < 0.5 else (1, 1)
             conditions = [
-                _same(leaf.attributes[position], second.attributes[position])
+                _equality(leaf.attributes[position], second.attributes[position])
                 for position in positions
             ]
-            plan = p.Join(p.JoinKind.INNER, *self._turned(plan, second), And(tuple(conditions)))
+            plan = p.Join(p.JoinKind.INNER, *self._shuffled(plan, second), And(tuple(conditions)))
             leaves.append(second)
         if rng.random() < 0.15:
             plan = p.Select(plan, self.predicate(plan.attributes))
@@ -356,7 +356,7 @@ class KeyedMaker(FixpointMaker):
         second = p.Recursive("r", tuple(self._fresh(one.type) for one in leaf.attributes))
         on = self._equal(leaf.attributes, second.attributes)
         if rng.random() < 0.5:
-            on = And((on, _same(leaf.attributes[0], second.attributes[0])))
+            on = And((on, _equality(leaf.attributes[0], second.attributes[0])))
         added = [self._fresh(INTEGER) for _ in leaf.attributes]
         kept = (second.attributes[0], rng.choice(leaf.attributes))
         return p.Project(
@@ -373,7 +373,7 @@ class KeyedMaker(FixpointMaker):
     def _numbers(self, plan: p.Plan) -> list[p.Attribute]:
         return [one for one in plan.attributes if one.type == INTEGER]
 
-    def _turned(self, one: p.Plan, other: p.Plan) -> tuple[p.Plan, p.Plan]:
+    def _shuffled(self, one: p.Plan, other: p.Plan) -> tuple[p.Plan, p.Plan]:
         return (one, other) if self.rng.random() < 0.5 else (other, one)
 
     def _having(self, plan: p.Plan, keys: Sequence[p.Attribute]) -> p.Plan:
@@ -394,7 +394,7 @@ def _column(added: p.Attribute, source: p.Attribute) -> p.ComputedColumn:
     return p.ComputedColumn(added, source.ref())
 
 
-def _same(one: p.Attribute, other: p.Attribute) -> Expr:
+def _equality(one: p.Attribute, other: p.Attribute) -> Expr:
     return Compare(CompareOp.EQUAL, one.ref(), other.ref())
 
 
@@ -448,13 +448,13 @@ class WitnessMaker(FocusedMaker):
                 outer = self._grouped(groups)
                 return outer if rng.random() < 0.6 else self._judged(outer)
             case 1:
-                return self._partnered(self._judged(self._grouped(self._base())))
+                return self._semi_joined(self._judged(self._grouped(self._base())))
             case 2:
-                return self._judged(self._grouped(self._once(self._base())))
+                return self._judged(self._grouped(self._distinct_columns(self._base())))
             case 3:
-                return self._once(self._partnered(self._base()))
+                return self._distinct_columns(self._semi_joined(self._base()))
             case 4:
-                groups = self._grouped(self._partnered(self._base()))
+                groups = self._grouped(self._semi_joined(self._base()))
                 return self._ranked(groups, groups.attributes[-1])
             case 5:
                 groups = self._grouped(self._base())
@@ -476,14 +476,14 @@ class WitnessMaker(FocusedMaker):
         name = rng.choice(("min", "max", "max"))
         return p.AggregateCall(name, (argument,), rng.random() < 0.1, condition)
 
-    def _once(self, child: p.Plan) -> p.Plan:
+    def _distinct_columns(self, child: p.Plan) -> p.Plan:
         """Distinct combinations of some columns."""
         attributes = child.attributes
         columns = self.rng.sample(attributes, min(len(attributes), self.rng.choice((1, 2))))
         outputs = tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in columns)
         return p.Distinct(p.Project(child, outputs))
 
-    def _partnered(self, left: p.Plan) -> p.Plan:
+    def _semi_joined(self, left: p.Plan) -> p.Plan:
         """The rows with a partner, by an equality and sometimes more."""
         rng, right = self.rng, self._scan()
         condition = self._condition(left.attributes, right.attributes)

@@ -306,10 +306,10 @@ class PlanMaker(ExprMaker, Struct, dict=True):
 
     def _set_operation(self, depth: int) -> p.Plan:
         left, right = self._node(depth - 1), self._node(self.rng.randint(0, depth - 1))
-        wanted = self.rng.choice((INTEGER, INTEGER, LONG, DOUBLE))
+        sql_type = self.rng.choice((INTEGER, INTEGER, LONG, DOUBLE))
         width = self.rng.randint(1, 2)
-        left, right = self._narrowed(left, wanted, width), self._narrowed(right, wanted, width)
-        outputs = tuple(self._fresh(wanted) for _ in range(width))
+        left, right = self._narrowed(left, sql_type, width), self._narrowed(right, sql_type, width)
+        outputs = tuple(self._fresh(sql_type) for _ in range(width))
         kind = self.rng.choice(
             (
                 p.SetKind.UNION,
@@ -321,9 +321,9 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         )
         return p.SetOperation(kind, self.rng.random() < 0.6, left, right, outputs)
 
-    def _narrowed(self, plan: p.Plan, wanted: SqlType, width: int) -> p.Plan:
+    def _narrowed(self, plan: p.Plan, sql_type: SqlType, width: int) -> p.Plan:
         """The plan with `width` columns of one type, by plain columns if possible."""
-        same = [a.ref() for a in plan.attributes if a.type == wanted]
+        same = [a.ref() for a in plan.attributes if a.type == sql_type]
         outputs = []
         for _ in range(width):
             expr: e.Expr
@@ -331,10 +331,10 @@ class PlanMaker(ExprMaker, Struct, dict=True):
                 expr = self.rng.choice(same)
             else:
                 expr = self.number(plan.attributes, 0)
-                expr = expr if type_of(expr) == wanted else e.Cast(expr, wanted)
-                if wanted in (INTEGER, LONG) and type_of(expr) == DOUBLE:
-                    expr = e.Literal(1, wanted)
-            outputs.append(p.ComputedColumn(self._fresh(wanted), expr))
+                expr = expr if type_of(expr) == sql_type else e.Cast(expr, sql_type)
+                if sql_type in (INTEGER, LONG) and type_of(expr) == DOUBLE:
+                    expr = e.Literal(1, sql_type)
+            outputs.append(p.ComputedColumn(self._fresh(sql_type), expr))
         return p.Project(plan, tuple(outputs))
 
     def _top(self, depth: int) -> p.Plan:
@@ -442,7 +442,7 @@ class FocusedMaker(PlanMaker):
                     self._condition(left.attributes, right.attributes),
                 )
             case 1:
-                plan = self._twins()
+                plan = self._self_union()
             case _:
                 plan = self._scan()
         if rng.random() < 0.35:
@@ -452,7 +452,7 @@ class FocusedMaker(PlanMaker):
                 plan = p.Select(plan, e.Compare(rng.choice(_INEQUALITIES), column.ref(), bound))
         return plan
 
-    def _twins(self) -> p.Plan:
+    def _self_union(self) -> p.Plan:
         """UNION ALL of the same table twice."""
         left, right = self._scan(), self._scan()
         width = min(len(left.attributes), len(right.attributes), 3)
@@ -510,7 +510,7 @@ class FocusedMaker(PlanMaker):
         rng = self.rng
         plan = groups
         if rng.random() < 0.45:
-            plan = self._reckoned(plan)
+            plan = self._computed(plan)
         attributes = plan.attributes
         last = attributes[-1] if rng.random() < 0.8 else rng.choice(attributes)
         if rng.random() < 0.35:
@@ -533,7 +533,7 @@ class FocusedMaker(PlanMaker):
         left, right = (last.ref(), bound) if rng.random() < 0.7 else (bound, last.ref())
         return p.Select(plan, e.Compare(op, left, right))
 
-    def _reckoned(self, plan: p.Plan) -> p.Plan:
+    def _computed(self, plan: p.Plan) -> p.Plan:
         attributes = plan.attributes
         outputs = [p.ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes[:-1]]
         expr = self._steps(attributes)
@@ -547,14 +547,14 @@ class FocusedMaker(PlanMaker):
             return expr
         for _ in range(rng.choice((1, 1, 2))):
             other = self._numeric(attributes)
-            beside = other.ref() if other is not None else e.Literal(1, INTEGER)
+            operand = other.ref() if other is not None else e.Literal(1, INTEGER)
             match rng.randrange(8):
                 case 0:
                     expr = e.Negate(expr)
                 case 1:
-                    expr = e.Arithmetic(e.ArithmeticOp.ADD, expr, beside)
+                    expr = e.Arithmetic(e.ArithmeticOp.ADD, expr, operand)
                 case 2:
-                    expr = e.Arithmetic(e.ArithmeticOp.SUBTRACT, beside, expr)
+                    expr = e.Arithmetic(e.ArithmeticOp.SUBTRACT, operand, expr)
                 case 3:
                     factor = e.Literal(rng.choice((-1, 0, 2)), INTEGER)
                     expr = e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, factor)
@@ -694,22 +694,22 @@ class FailingMaker(FocusedMaker):
 
     def _step(self, expr: e.Expr, other: p.Attribute | None) -> e.Expr:
         rng = self.rng
-        beside: e.Expr = e.Literal(rng.choice((2, 3, -1, 0)), INTEGER)
+        operand: e.Expr = e.Literal(rng.choice((2, 3, -1, 0)), INTEGER)
         if other is not None and rng.random() < 0.8:
-            beside = other.ref()
+            operand = other.ref()
         match rng.randrange(7):
             case 0 | 1 | 2:
                 op = rng.choice(_DIVISIONS)
-                if op is e.ArithmeticOp.INTEGER_DIVIDE and not _are_integral(expr, beside):
+                if op is e.ArithmeticOp.INTEGER_DIVIDE and not _are_integral(expr, operand):
                     op = e.ArithmeticOp.DIVIDE
-                return self._guarded(op, expr, beside)
+                return self._guarded(op, expr, operand)
             case 3:
                 return e.Cast(expr, rng.choice((INTEGER, BYTE, _SMALL, DOUBLE)))
             case 4:
                 op = rng.choice((e.ArithmeticOp.ADD, e.ArithmeticOp.SUBTRACT))
-                return e.Arithmetic(op, expr, beside)
+                return e.Arithmetic(op, expr, operand)
             case 5:
-                return e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, beside)
+                return e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, operand)
             case _:
                 return e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, e.Literal(1000, INTEGER))
 
@@ -732,7 +732,7 @@ class FailingMaker(FocusedMaker):
                 tested = e.Not(e.Compare(e.CompareOp.EQUAL, divisor, zero))
                 return e.Case(((tested, plain),), expr)
             case 4:
-                # A guard that guards nothing.
+                # A wrong guard.
                 wrong = rng.choice((e.CompareOp.GREATER_EQUAL, e.CompareOp.EQUAL))
                 return e.Case(((e.Compare(wrong, divisor, zero), plain),), expr)
             case 5:

@@ -243,7 +243,7 @@ def test_traced(sql, access, attribute):
 
 
 @pytest.mark.parametrize(("sql", "access", "attribute"), catalogs.cases("plans", "lost"))
-def test_lost(sql, access, attribute):
+def test_not_traced(sql, access, attribute):
     assert traced(sql, access, attribute)[1] is None
 
 

@@ -1,4 +1,4 @@
-"""Shapes as one line of text, checks that hold of every shape, and random queries over joins."""
+"""Shapes as one line of text, invariants of shapes, and random queries over joins."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.support.reference_plan import Tables
 
 
 def is_acyclic(edges: Sequence[frozenset[int]]) -> bool:
-    """Graham, Yu and Ozsoyoglu: drop what only one edge has, and edges within others."""
+    """Graham, Yu and Ozsoyoglu: drop vertices of only one edge, and edges contained in others."""
     left = [set(edge) for edge in edges]
     while True:
         before = [set(edge) for edge in left]
         for edge in left:
-            alone = {v for v in edge if sum(v in other for other in left) == 1}
-            edge -= alone
+            unshared = {v for v in edge if sum(v in other for other in left) == 1}
+            edge -= unshared
         for index, edge in enumerate(left):
             if any(edge <= other for other_index, other in enumerate(left) if other_index != index):
                 del left[index]
@@ -43,7 +43,7 @@ def is_acyclic(edges: Sequence[frozenset[int]]) -> bool:
 def has_running_intersection(
     edges: Sequence[frozenset[int]], parents: Sequence[int | None]
 ) -> bool:
-    """Whether it is one tree, and the edges with a vertex are connected in it, for every vertex."""
+    """Whether the parents form one tree in which the edges of each vertex are connected."""
     if not is_tree(parents):
         return False
     for vertex in frozenset().union(*edges):
@@ -55,7 +55,7 @@ def has_running_intersection(
 
 
 def is_tree(parents: Sequence[int | None]) -> bool:
-    """Whether every way up ends at the one root."""
+    """Whether every path upwards ends at the only root."""
     if sum(parent is None for parent in parents) != 1:
         return False
     for start in range(len(parents)):
@@ -154,7 +154,7 @@ def tree_shape(root: Plan) -> TreeShape | NoTree:
     return result
 
 
-def drawn(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> str:
+def shape_text(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> str:
     """All shapes of a query in one line, checked. Without a tree: the reason and its SQL text."""
     root = core(sql, catalog)
     texts = []
@@ -216,13 +216,14 @@ def check(shape: TreeShape) -> None:
         placed = [index for node in shape.nodes for index in node.arguments]
         assert len(placed) == len(set(placed))
         calls = shape.aggregate.aggregates
-        alone = {
+        ordered = {
             index for index, one in enumerate(calls) if one.call.distinct or is_ordered(one.call)
         }
         assert (
-            set(placed) == {index for index, one in enumerate(calls) if one.call.arguments} - alone
+            set(placed)
+            == {index for index, one in enumerate(calls) if one.call.arguments} - ordered
         )
-        assert all(part in root.kept for index in alone for part in calls[index].call.arguments)
+        assert all(part in root.kept for index in ordered for part in calls[index].call.arguments)
         for node in shape.nodes:
             if node.rows is not None:
                 ids = {a.id for a in node.rows.attributes}
@@ -356,15 +357,15 @@ class JoinMaker:
     def _joined(self, names: list[tuple[str, str]], *, left: float) -> str:
         (table, alias), *others = names
         text = f"{table} {alias}"
-        seen = [(table, alias)]
+        joined = [(table, alias)]
         for one in others:
             kind = "LEFT JOIN" if self.rng.random() < left else "JOIN"
             count = self.rng.choice((0, 1, 1, 1, 1, 2)) if kind == "JOIN" else 1
-            parts = [self._equality(seen, [one]) for _ in range(count)]
+            parts = [self._equality(joined, [one]) for _ in range(count)]
             text += f" {kind} {one[0]} {one[1]} ON {' AND '.join(parts) or 'true'}"
             if kind == "LEFT JOIN" and self.rng.random() < 0.3:
                 text += f" AND {one[1]}.c > 0"
-            seen.append(one)
+            joined.append(one)
         return text
 
     def _equality(self, left: list[tuple[str, str]], right: list[tuple[str, str]]) -> str:
@@ -489,11 +490,11 @@ class AnswerMaker(JoinMaker):
         text = f" FROM {source}" + (f" WHERE {' AND '.join(where)}" if where else "")
         if is_whole and rng.random() < 0.4:
             return self._grouped(names, text, columns)
-        shown = [self._shown(names) for _ in range(max(1, columns))]
-        listed = ", ".join(f"{one} AS x{number}" for number, one in enumerate(shown))
-        return f"SELECT {'DISTINCT ' if rng.random() < 0.2 else ''}{listed}{text}"
+        outputs = [self._output(names) for _ in range(max(1, columns))]
+        columns_text = ", ".join(f"{one} AS x{number}" for number, one in enumerate(outputs))
+        return f"SELECT {'DISTINCT ' if rng.random() < 0.2 else ''}{columns_text}{text}"
 
-    def _shown(self, names: list[tuple[str, str]]) -> str:
+    def _output(self, names: list[tuple[str, str]]) -> str:
         draw, column = self.rng.random(), self._column(names)
         if draw > 0.75:
             return self._other(names)

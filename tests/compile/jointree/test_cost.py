@@ -292,7 +292,7 @@ def test_index_state_has_tables_and_intermediate_joins(mode: TreeMode, pairs: in
     assert result.bytes == kept + pairs * PAIR_BYTES
 
 
-def test_joins_that_changes_of_a_table_pass() -> None:
+def test_which_joins_changes_of_a_table_pass() -> None:
     result = cost(PATH)
     each = {one.scan.table: (one.joins, one.kept, one.last) for one in result.accesses}
     assert each == {"r": (2, 4.0, 20.0), "s": (2, 3.0, 15.0), "t": (1, 0.0, 6.0)}

@@ -31,10 +31,10 @@ from tests.compile.jointree.shapes import (
     JoinMaker,
     check,
     core,
-    drawn,
     pairs,
     random_tables,
     rejoined,
+    shape_text,
     tree_shape,
 )
 from tests.support.random_cases import random_cases, seen_in
@@ -313,7 +313,7 @@ SELECT r.a FROM r JOIN s ON r.a = s.a JOIN t ON t.a = r.a AND t.b = s.b GROUP BY
 def test_tree_shapes(sql: str, expected: str) -> None:
     """`bag{kept}(child on key)`, `[kept]` a virtual root, `?` NULL equal to NULL; without a tree
     the reason and the responsible part of the text."""
-    assert drawn(sql) == expected
+    assert shape_text(sql) == expected
 
 
 def one_case(seed: int, counts: Counter[str]) -> None:
@@ -462,7 +462,7 @@ def queries(workload: str) -> Mapping[str, QuerySpec]:
 def test_shipped_queries(name: str, expected: str) -> None:
     """Without a tree, only the reason is compared."""
     workload, _, query = name.partition("/")
-    result = drawn(queries(workload)[query].sql, CATALOGS[workload])
+    result = shape_text(queries(workload)[query].sql, CATALOGS[workload])
     assert result.partition(":")[0] == expected
 
 
@@ -480,4 +480,4 @@ def test_all_workload_queries_are_in_the_table() -> None:
 @pytest.mark.parametrize(("sql", "expected"), pairs(NETWORK))
 def test_social_networks(sql: str, expected: str) -> None:
     """Paths, stars, cycles, a dumbbell; queries of messages and tags."""
-    assert drawn(sql, SNB) == expected
+    assert shape_text(sql, SNB) == expected

@@ -16,10 +16,10 @@ from impctl.sql.statement import parse_query
 from tests.compile.jointree.shapes import (
     CATALOG,
     core,
-    drawn,
     pairs,
     rejoined,
     shape_of,
+    shape_text,
     tree_shape,
 )
 from tests.support.reference_plan import annotate
@@ -69,7 +69,7 @@ def test_equal_columns_and_null_safety() -> None:
 def test_bags_apply_equalities_implied_by_other_tables() -> None:
     """`r` and `s` are one bag. Both equal the column of `t`, though no condition compares them."""
     sql = f"SELECT r.d FROM r, s, t WHERE r.a = t.a AND s.a = t.a AND r.b < s.b {HAVING}"
-    assert drawn(sql) == "ring r+s{a,d}(t{a} on a)"
+    assert shape_text(sql) == "ring r+s{a,d}(t{a} on a)"
     tables = {
         name: [{**{c.name: None for c in CATALOG[name]}, "a": a, "b": b, "d": 1}]
         for name, a, b in (("r", 1, 1), ("s", 2, 2), ("t", 1, 1))
@@ -94,7 +94,7 @@ def test_bags_apply_equalities_implied_by_other_tables() -> None:
     ],
 )
 def test_only_integral_types_join_with_other_types(condition: str, expected: str) -> None:
-    assert drawn(f"SELECT r.d FROM r JOIN s ON {condition} {HAVING}") == expected
+    assert shape_text(f"SELECT r.d FROM r JOIN s ON {condition} {HAVING}") == expected
 
 
 def test_keys_of_groups_with_another_type_and_of_cross_joins() -> None:
@@ -103,7 +103,7 @@ def test_keys_of_groups_with_another_type_and_of_cross_joins() -> None:
     assert shape.groups == (0, 0)
     assert shape.root.key == (0,)
     sql = f"SELECT r.d FROM r CROSS JOIN s JOIN t ON t.a = s.a {HAVING}"
-    assert drawn(sql) == "ring r{d}(s{a}(t{a} on a) on -)"
+    assert shape_text(sql) == "ring r{d}(s{a}(t{a} on a) on -)"
     assert null_safe(sql) == [(False,), ()]
 
 
@@ -175,7 +175,7 @@ q ON r.a = q.a GROUP BY r.d HAVING MAX(q.x) > 1
 
 @pytest.mark.parametrize(("sql", "expected"), pairs(SHAPES))
 def test_tree_shapes(sql: str, expected: str) -> None:
-    assert drawn(sql) == expected
+    assert shape_text(sql) == expected
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_reading_the_padded_side_above_merges_the_bags(above: str) -> None:
 )
 def test_semi_joins_with_other_conditions_merge_bags(exists: str) -> None:
     sql = f"SELECT r.d FROM r JOIN s ON r.a = s.a WHERE {exists} {HAVING}"
-    assert drawn(sql) == "ring r+t{a,d}(s{a} on a)"
+    assert shape_text(sql) == "ring r+t{a,d}(s{a} on a)"
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ def test_union_branches_have_separate_trees() -> None:
     one, other = (
         f"SELECT {x}.d FROM {x} JOIN {y} ON {x}.a = {y}.a" for x, y in (("r", "s"), ("t", "u"))
     )
-    assert drawn(f"{one} UNION ALL {other} GROUP BY t.d HAVING COUNT(*) > 2") == (
+    assert shape_text(f"{one} UNION ALL {other} GROUP BY t.d HAVING COUNT(*) > 2") == (
         "bits r{a}(s{a} on a) | ring t{a,d}(u{a} on a)"
     )
     limited = f"({one} GROUP BY r.d ORDER BY COUNT(*) LIMIT 2) UNION ALL {other}"
-    assert drawn(limited).startswith("not_at_the_top: ")
-    assert drawn(limited).endswith(" | bits t{a}(u{a} on a)")
+    assert shape_text(limited).startswith("not_at_the_top: ")
+    assert shape_text(limited).endswith(" | bits t{a}(u{a} on a)")
 
 
 JOINED = (
@@ -341,14 +341,14 @@ def test_names_do_not_matter() -> None:
         "SELECT 1 FROM r z JOIN s y ON z.a = y.a JOIN t x ON x.b = y.b "
         "GROUP BY z.a HAVING SUM(x.c) > 1"
     )
-    assert drawn(named) == drawn(plain)
+    assert shape_text(named) == shape_text(plain)
     others = {"r": "zz", "s": "mm", "t": "aa"}
     catalog = {new: CATALOG[old] for old, new in others.items()}
-    sql, expected = plain, drawn(plain)
+    sql, expected = plain, shape_text(plain)
     for old, new in others.items():
         sql = sql.replace(f"{old}.", f"{new}.").replace(f" {old} ", f" {new} ")
         expected = expected.replace(f"{old}{{", f"{new}{{")
-    assert drawn(sql, catalog) == expected
+    assert shape_text(sql, catalog) == expected
 
 
 SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP BY a, c)"
@@ -375,18 +375,18 @@ def test_bounded_columns(sql: str, expected: str) -> None:
     assert [a.name for a in root.attributes if a.id in result] == expected.split()
 
 
-def drawn_tree(sql: str, **sketched: str) -> tuple[TreeShape, tuple[TreeNodeEntry, ...]]:
+def tree_and_nodes(sql: str, **sketched: str) -> tuple[TreeShape, tuple[TreeNodeEntry, ...]]:
     shape = shape_of(sql)
     assert isinstance(shape, TreeShape)
     return shape, tree_nodes(shape, {f"{table}#1": name for table, name in sketched.items()})
 
 
 def lines(sql: str, **sketched: str) -> str:
-    return "\n".join(tree_lines(*drawn_tree(sql, **sketched)))
+    return "\n".join(tree_lines(*tree_and_nodes(sql, **sketched)))
 
 
 def ranges(sql: str, **sketched: str) -> dict[tuple[str, ...], list[str]]:
-    _, nodes = drawn_tree(sql, **sketched)
+    _, nodes = tree_and_nodes(sql, **sketched)
     return {node.bag: [how for _, how in node.ranges] for node in nodes if node.ranges}
 
 
@@ -417,7 +417,7 @@ def test_text_shows_the_hierarchy() -> None:
         "|     '- v  inner on b  keeps b\n"
         "'- u  left on c  keeps c, count(b)"
     )
-    shape, nodes = drawn_tree(sql)
+    shape, nodes = tree_and_nodes(sql)
     assert (shape.mode, shape.height) == ("ring", 3)
     assert [node.parent for node in nodes] == [None, 0, 1, 2, 0]
     assert [node.edge for node in nodes] == ["", "inner", "anti", "inner", "left"]

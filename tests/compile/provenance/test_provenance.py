@@ -114,14 +114,14 @@ GROUPED = {
 SmallTables = Mapping[str, Sequence[SmallRow]]
 
 
-def some_tables(rng: random.Random) -> SmallTables:
+def random_tables(rng: random.Random) -> SmallTables:
     nodes = rng.choice((3, 4, 5))
 
-    def some_node() -> int | None:
+    def random_node() -> int | None:
         return rng.randrange(nodes) if rng.random() > 0.05 else None
 
-    links = [{"a": some_node(), "b": some_node()} for _ in range(rng.randint(0, 7))]
-    seeds = [{"a": some_node()} for _ in range(rng.randint(0, 2))]
+    links = [{"a": random_node(), "b": random_node()} for _ in range(rng.randint(0, 7))]
+    seeds = [{"a": random_node()} for _ in range(rng.randint(0, 2))]
     return {"links": [*links, *links[:1]], "seeds": seeds}
 
 
@@ -179,9 +179,9 @@ def plan_of(sql: str) -> p.Plan:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*LINES, *OTHERS])
 @random_seeds(2, 3, 24)
-def test_smallest_sets_are_minimum(name: str, seed: int) -> None:
+def test_no_smaller_set_derives_a_row(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed}")
-    root, tables = plan_of({**LINES, **OTHERS}[name]), some_tables(rng)
+    root, tables = plan_of({**LINES, **OTHERS}[name]), random_tables(rng)
     for row, derivation in all_derivations(root, tables).items():
         assert derivation.claim is Claim.SMALLEST
         assert derivation.lineage >= len(derivation.rows)
@@ -193,7 +193,7 @@ def test_smallest_sets_are_minimum(name: str, seed: int) -> None:
 @random_seeds(2, 4, 24)
 def test_minimal_sets_need_every_row(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed} minimal")
-    root, tables = plan_of(OTHERS[name]), some_tables(rng)
+    root, tables = plan_of(OTHERS[name]), random_tables(rng)
     for row, derivation in all_derivations(root, tables, budget=-1).items():
         for removed in derivation.rows if derivation.claim is Claim.MINIMAL else ():
             rest = set(derivation.rows) - {removed}
@@ -205,7 +205,7 @@ def test_minimal_sets_need_every_row(name: str, seed: int) -> None:
 def test_groups_report_all_rows(name: str, seed: int) -> None:
     """They derive the row with or without the rows of other groups."""
     rng = random.Random(f"{name} {seed} groups")
-    root, tables = plan_of(GROUPED[name]), some_tables(rng)
+    root, tables = plan_of(GROUPED[name]), random_tables(rng)
     result = all_derivations(root, tables)
     for row, derivation in result.items() if name in ("sums", "having") else ():
         links = enumerate(tables["links"])
@@ -294,7 +294,7 @@ def least_costs(tables: SmallTables) -> dict[Node, int | None]:
     return {node: known.get(node) for node in reached}
 
 
-def some_weighted_tables(rng: random.Random) -> SmallTables:
+def random_weighted_tables(rng: random.Random) -> SmallTables:
     nodes = rng.choice((3, 5))
 
     def maybe(most: int) -> int | None:
@@ -310,7 +310,7 @@ def some_weighted_tables(rng: random.Random) -> SmallTables:
 @pytest.mark.parametrize("sql", [CHEAPEST, FALLING])
 @random_seeds(10, 15, 120)
 def test_derivations_of_best_values_over_cycles(sql: str, seed: int) -> None:
-    tables = some_weighted_tables(random.Random(f"{seed} best"))
+    tables = random_weighted_tables(random.Random(f"{seed} best"))
     sign, costs = 1 if sql is CHEAPEST else -1, least_costs(tables)
     result = best(sql, tables, Limits(rounds=4 * len(tables["links"]), rows=10_000))
     assert result.keys() == {(n, None if c is None else sign * c) for n, c in costs.items()}
