@@ -1,4 +1,4 @@
-"""What captures and queries are left to read; bare rows; captures that stay within memory."""
+"""What captures and queries read; cross joins; captures that stay within memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ QUERIES = ONE_TABLE | SEVERAL
 
 
 def drawn(rng: Random) -> list[pa.Table]:
-    """Files of the rows of a day or two each, now and then with NULL, NaN and strange values."""
+    """Files with rows of a day or two each, some with NULL, NaN and other special values."""
 
     def some(value: Any, *others: Any) -> Any:
         return rng.choice(others) if rng.random() < 0.1 else value
@@ -104,7 +104,7 @@ def drawn(rng: Random) -> list[pa.Table]:
     return files
 
 
-def others(rng: Random) -> list[pa.Table]:
+def u_files(rng: Random) -> list[pa.Table]:
     return [
         pa.Table.from_pylist(
             [{"k": key, "y": rng.randint(0, 5)} for _ in range(rng.randint(1, 3))], schema=OTHER
@@ -114,10 +114,10 @@ def others(rng: Random) -> list[pa.Table]:
 
 
 def workload(folder: Path, store: str, names: Any, extra: str = "") -> Path:
-    # Policy `auto` may recapture where a capture took long, as on a busy machine.
-    kept = f"policy: incremental{extra}"
+    # Policy `auto` may recapture if a capture was slow, as on a busy machine.
+    settings = f"policy: incremental{extra}"
     lines = "".join(
-        f'  {name}: {{sql: "{QUERIES[name][0]}", sketch: {{t: {QUERIES[name][1]}}}, {kept}}}\n'
+        f'  {name}: {{sql: "{QUERIES[name][0]}", sketch: {{t: {QUERIES[name][1]}}}, {settings}}}\n'
         for name in names
     )
     ranges = ", ".join(f"{name}: {{ranges: 6}}" for name in "gxds")
@@ -131,15 +131,15 @@ def workload(folder: Path, store: str, names: Any, extra: str = "") -> Path:
 
 @contextmanager
 def reading_all() -> Iterator[None]:
-    """As if no condition left out a file and no join did."""
+    """Disable skipping files by conditions and joins."""
     with MonkeyPatch.context() as patch:
         patch.setattr(filters, "_prune", lambda snapshot, *_: snapshot.files)
         patch.setattr(filters, "narrow", lambda *_: None)
         yield
 
 
-def held(file: Path) -> dict[tuple[str, str], Any]:
-    """Of every query the sketches and the whole state, by name."""
+def stored_state(file: Path) -> dict[tuple[str, str], Any]:
+    """The sketches and complete state of every query, by name."""
     with open_context(Settings(file)) as ctx:
         store = ctx.reading_store()
         result: dict[tuple[str, str], Any] = {}
@@ -147,57 +147,57 @@ def held(file: Path) -> dict[tuple[str, str], Any]:
             stored = store.load(name)
             result[name, "mode"] = stored.mode
             result[name, "sketches"] = [sketch.ranges for sketch in stored.sketches]
-            for key, kept in store.load_runs(name).items():
+            for key, runs in store.load_runs(name).items():
                 if key.startswith("rows."):
                     table = " ".join(key.split(".")[:3])
-                    result[name, table] = result.get((name, table), 0) + rows_counted(kept)
+                    result[name, table] = result.get((name, table), 0) + rows_counted(runs)
                 else:
-                    result[name, key] = net_rows(kept)
+                    result[name, key] = net_rows(runs)
             for key in ("counters", "unsure"):
                 result[name, key] = stored.state_meta.get(key)
         return result
 
 
-def net_rows(kept: list[tuple[int, pa.Table]]) -> Counter[str]:
-    """The rows of all runs with their weights: how many runs there are depends on times."""
+def net_rows(runs: list[tuple[int, pa.Table]]) -> Counter[str]:
+    """The weighted rows of all runs; the number of runs depends on timing."""
     counts: Counter[str] = Counter()
-    for _, run in kept:
+    for _, run in runs:
         for row in run.to_pylist():
             weight = row.pop("weight", 1)
             counts[repr(row)] += weight
     return Counter({row: weight for row, weight in counts.items() if weight})
 
 
-def rows_counted(kept: list[tuple[int, pa.Table]]) -> int:
-    """Rows in all ranges: how many are in each may be estimated where files are left out."""
+def rows_counted(runs: list[tuple[int, pa.Table]]) -> int:
+    """The total of all ranges; counts per range are estimates if files are skipped."""
     counts = DenseCounts("", 100, "")
-    counts.arrangement.load(kept)
+    counts.arrangement.load(runs)
     counts.restore()
     return int(counts.counts.sum())
 
 
 def commits(rng: Random, folder: Path) -> list[Callable[[], object]]:
-    """Changes of rows that were read and of rows that were not."""
+    """Changes of rows that were read and of skipped ones."""
     table = str(folder / "t")
     return [
         lambda: DeltaTable(table).delete(f"day <= {rng.randint(0, 8)} AND x > 3"),
         lambda: DeltaTable(table).update(updates={"day": "day + 3"}, predicate="g = 2"),
         lambda: write_deltalake(table, drawn(rng)[rng.randint(0, 8)], mode="append"),
         lambda: DeltaTable(table).delete("day IS NULL OR d > 2.5"),
-        lambda: write_deltalake(str(folder / "u"), others(rng)[0], mode="append"),
+        lambda: write_deltalake(str(folder / "u"), u_files(rng)[0], mode="append"),
     ]
 
 
 def write_tables(folder: Path, rng: Random) -> None:
     folder.mkdir()
     create_laid_out_table(str(folder / "t"), drawn(rng))
-    create_laid_out_table(str(folder / "u"), others(rng))
+    create_laid_out_table(str(folder / "u"), u_files(rng))
 
 
-def alike(
+def compare_captures(
     folder: Path, capsys: Any, seed: int, names: Any, extra: str = "", batches: int = 3
 ) -> Cli:
-    """Captures and maintains in both stores; the workload of the one that leaves files out."""
+    """Capture and maintain with and without skipping files. Return the command line that skips."""
     rng, folder = Random(seed), folder / str(seed)
     write_tables(folder, rng)
     files = [workload(folder, name, names, extra) for name in ("some", "every")]
@@ -207,9 +207,9 @@ def alike(
         some.good(command)
         with reading_all():
             every.good(command)
-        mine, theirs = held(files[0]), held(files[1])
-        assert mine.keys() == theirs.keys()
-        assert [(key, mine[key], theirs[key]) for key in mine if mine[key] != theirs[key]] == []
+        pruned, full = stored_state(files[0]), stored_state(files[1])
+        assert pruned.keys() == full.keys()
+        assert [(key, pruned[key], full[key]) for key in pruned if pruned[key] != full[key]] == []
 
     compared("capture")
     for number, commit in enumerate(rng.sample(commits(rng, folder), 3)):
@@ -220,37 +220,39 @@ def alike(
 
 
 def some_of(queries: dict[str, Any], seed: int) -> list[str]:
-    """A third of the queries, each case the next: Spark takes a second for each."""
+    """A different third of the queries per case, since Spark takes a second for each."""
     return sorted(queries)[seed % 3 :: 3]
 
 
 @random_cases(1, 2, 8)
-def test_the_engine_comes_to_the_same_state(tmp_path: Path, capsys: Capsys, cases: range) -> None:
-    """Every second query, each case the others."""
+def test_engine_captures_the_same_state(tmp_path: Path, capsys: Capsys, cases: range) -> None:
+    """Half of the queries, alternating between cases."""
     names = sorted(set(QUERIES) - {"median"})
     for seed in cases:
         buffer = ", buffer: 2" if seed % 4 > 1 else ""
-        alike(tmp_path, capsys, seed, names[seed % 2 :: 2], buffer, batches=3 if seed else 1)
+        compare_captures(
+            tmp_path, capsys, seed, names[seed % 2 :: 2], buffer, batches=3 if seed else 1
+        )
 
 
 @pytest.mark.spark
 @random_cases(1, 1, 3)
-def test_spark_comes_to_the_same_state(
+def test_spark_captures_same_state(
     tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capsys, spark: Any, cases: range
 ) -> None:
     monkeypatch.setattr(fill, "is_loaded_here", lambda _, compiled: compiled.chain is None)
     for seed in cases:
         names = some_of(ONE_TABLE, seed)
-        cli = alike(tmp_path, capsys, seed, names, batches=1)
+        cli = compare_captures(tmp_path, capsys, seed, names, batches=1)
         assert all(result["covers"] for result in cli.good("verify").results)
 
 
 @pytest.mark.spark
 @random_cases(1, 1, 3)
-def test_recapturing_finds_the_same_sketches(
+def test_recapture_finds_the_same_sketches(
     tmp_path: Path, capsys: Capsys, spark: Any, cases: range
 ) -> None:
-    """Also where partners leave files out, which a circuit may not do without."""
+    """Also where join partners skip files, which a circuit must not lack."""
     for seed in cases:
         write_tables(tmp_path / str(seed), Random(seed))
         cli = Cli(capsys, workload(tmp_path / str(seed), "st", some_of(QUERIES, seed))).captured()
@@ -260,11 +262,13 @@ def test_recapturing_finds_the_same_sketches(
 
 @pytest.mark.spark
 @random_cases(1, 1, 2)
-def test_distant_sides_give_the_same(
+def test_distant_sides_are_the_same(
     tmp_path: Path, capsys: Capsys, spark: Any, cases: range
 ) -> None:
     for seed in cases:
-        alike(tmp_path, capsys, seed, ["join", "tied"], ", join: spark", batches=1 + seed)
+        compare_captures(
+            tmp_path, capsys, seed, ["join", "tied"], ", join: spark", batches=1 + seed
+        )
 
 
 COUNTED = "SELECT g, COUNT(*) n FROM t WHERE day >= 18 GROUP BY g HAVING COUNT(*) > 1"
@@ -276,13 +280,13 @@ def counted_by(cli_of: CliOf, column: str, *boundaries: int) -> Cli:
     return cli_of({"tables": ["t"], "partitions": ranges, "queries": queries})
 
 
-def test_files_that_are_left_out_are_not_opened(tmp_path: Path, cli_of: CliOf) -> None:
-    """Their rows are counted by the log, so they may as well be gone."""
+def test_skipped_files_are_not_opened(tmp_path: Path, cli_of: CliOf) -> None:
+    """Their rows are counted from the log, so the files may even be deleted."""
     days = [pa.table({"day": [day] * 5, "g": [1, 2, 3, 4, day]}) for day in range(20)]
     create_laid_out_table(str(tmp_path / "t"), days)
     cli = counted_by(cli_of, "day", 5, 10, 15)
-    foreseen = cli.one("capture", "--dry-run")
-    assert (foreseen["reads"][0]["files"], foreseen["reads"][0]["rows"]) == (2, 10)
+    planned = cli.one("capture", "--dry-run")
+    assert (planned["reads"][0]["files"], planned["reads"][0]["rows"]) == (2, 10)
     for day in range(18):
         (tmp_path / "t" / f"part-{day:05d}.parquet").unlink()
     assert cli.one("capture")["sketches"][0]["ranges"] == [3]
@@ -291,8 +295,8 @@ def test_files_that_are_left_out_are_not_opened(tmp_path: Path, cli_of: CliOf) -
 
 
 @pytest.mark.slow
-def test_what_is_left_out_is_spread_and_may_be_taken_back(tmp_path: Path, cli_of: CliOf) -> None:
-    """No file tells how many of its rows are in which range of `g`, and most lie elsewhere."""
+def test_estimated_range_counts_allow_deletions(tmp_path: Path, cli_of: CliOf) -> None:
+    """Files do not show their rows per range of `g`, and the estimates are far off."""
     mostly = {True: [1, 2, 9, 9, 9, 9, 9, 9], False: [1, 1, 1, 1, 1, 1, 2, 9]}
     days = (
         pa.table({"day": [day] * 8, "g": mostly[day < 18]}, schema=SCHEMA_OF_TWO)
@@ -305,12 +309,12 @@ def test_what_is_left_out_is_spread_and_may_be_taken_back(tmp_path: Path, cli_of
         (result,) = cli.good("status").results[0]["ranges"]
         return result["rows"], result["largest"]
 
-    # Of 160 rows 16 are read, 12 of them in the first range.
+    # 16 of 160 rows are read, 12 of them in the first range.
     rows, largest = counted()
     assert (rows, 110 < largest < 125) == (160, True)
     cli.table("t").delete("g = 9 AND day < 18")
     assert cli.one("maintain")["action"] == "exact"
-    # 108 are more than the 24 or so that were thought to be there, and no other range changes.
+    # 108 deleted rows exceed the estimate of about 24; the other ranges stay the same.
     assert (130 < counted()[0] < 140, counted()[1]) == (True, largest)
     cli.table("t").delete("g = 2")
     assert cli.one("maintain")["action"] == "exact"
@@ -328,8 +332,13 @@ def rows(name: str, *values: int) -> pa.Table:
 
 @pytest.fixture(params=["index", "files", "auto"])
 def cli(request: pytest.FixtureRequest, cli_of: CliOf) -> Cli:
-    said = {"sketch": {"t": "x"}, "join": request.param, "answer": True, "policy": "incremental"}
-    queries = {name: {"sql": sql, **said} for name, sql in (("outer", OUTER), ("few", FEW))}
+    settings = {
+        "sketch": {"t": "x"},
+        "join": request.param,
+        "answer": True,
+        "policy": "incremental",
+    }
+    queries = {name: {"sql": sql, **settings} for name, sql in (("outer", OUTER), ("few", FEW))}
     workload = {"queries": queries, "partitions": {"t": {"x": {"boundaries": [2, 3]}}}}
     tables = {"t": rows("x", 1, 2), "u": rows("z", 5, 6), "v": rows("y", 11)}
     return cli_of(workload, **tables).captured()
@@ -367,7 +376,7 @@ SQL = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING 
 
 
 class ShortMemory(Struct, dict=True):
-    """Enough for two batches; an index join of these tables passes more slices."""
+    """A limit reached after two batches; an index join of these tables needs more slices."""
 
     bytes: int | None = None
     checked: int = 0
@@ -379,7 +388,7 @@ class ShortMemory(Struct, dict=True):
 
 
 @pytest.fixture
-def short(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
+def short_memory(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
     monkeypatch.setattr(memory_limit, "MemoryLimit", lambda _: ShortMemory())
     ids = list(range(ROWS))
     for table in "rs":
@@ -389,73 +398,75 @@ def short(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
     return cli_of({"tables": "rs", "partitions": partitions, "queries": queries})
 
 
-def asked(cli: Cli, **settings: Any) -> None:
+def edit_query(cli: Cli, **changes: Any) -> None:
     document = json.loads(cli.workload.read_text())
-    document["queries"]["q"] |= settings
+    document["queries"]["q"] |= changes
     cli.workload.write_text(json.dumps(document))
 
 
-def captured_alone(cli: Cli) -> bool:
-    """Whether capturing warns that the answer does not go along with the sketch."""
+def is_sketch_alone(cli: Cli) -> bool:
+    """Whether a capture warns that the result is not stored with the sketch."""
     ran = cli.good("capture")
     assert ran.results[0]["mode"] == "exact"
     return any("along with the sketch" in warning for warning in ran.document["warnings"])
 
 
 @pytest.mark.slow
-def test_what_cannot_be_kept_joined_is_kept_as_trees(short: Cli) -> None:
-    """By their keys alone, each with one partner, an index was chosen."""
-    (entry,) = short.one("explain")["trees"]
+def test_join_too_large_to_store_becomes_trees(short_memory: Cli) -> None:
+    """By key statistics alone, with one partner per row, an index was chosen."""
+    (entry,) = short_memory.one("explain")["trees"]
     assert not entry["used"]
-    assert short.one("capture")["mode"] == "exact"
-    held = stored(short.folder, "q").state_meta
-    assert held["trees"]
-    assert "its joins are trees, because" in held["way"]
-    (entry,) = short.one("explain")["trees"]
+    assert short_memory.one("capture")["mode"] == "exact"
+    meta = stored(short_memory.folder, "q").state_meta
+    assert meta["trees"]
+    assert "its joins are trees, because" in meta["way"]
+    (entry,) = short_memory.one("explain")["trees"]
     assert (entry["used"], entry["reason"]) == (True, "chosen: as captured")
-    short.append("r", pa.table({"id": [ROWS], "a": [5], "b": [1]}))
-    assert short.good("maintain").results[0]["action"] == "exact"
+    short_memory.append("r", pa.table({"id": [ROWS], "a": [5], "b": [1]}))
+    assert short_memory.good("maintain").results[0]["action"] == "exact"
 
 
-def test_an_answer_that_trees_tell_goes_along(short: Cli) -> None:
-    asked(short, answer=True)
-    assert not captured_alone(short)
-    assert len(short.one("query", "--by", "state")["rows"]) == ROWS - 2
+def test_result_from_trees_is_stored(short_memory: Cli) -> None:
+    edit_query(short_memory, answer=True)
+    assert not is_sketch_alone(short_memory)
+    assert len(short_memory.one("query", "--by", "state")["rows"]) == ROWS - 2
 
 
-def test_an_answer_that_no_tree_tells_is_left_out_first(short: Cli) -> None:
+def test_result_without_a_tree_is_dropped_first(short_memory: Cli) -> None:
     counted = "AS t, COUNT(DISTINCT s.b) + COUNT(DISTINCT r.b) AS n"
-    asked(short, answer=True, sql=SQL.replace("AS t", counted))
-    assert captured_alone(short)
+    edit_query(short_memory, answer=True, sql=SQL.replace("AS t", counted))
+    assert is_sketch_alone(short_memory)
 
 
 @pytest.mark.slow
-def test_trees_stay_where_the_answer_is_left_out(short: Cli, monkeypatch: MonkeyPatch) -> None:
-    """A hundred partners a row: an index join without the answer would be the worse way."""
+def test_trees_stay_if_the_result_is_dropped(short_memory: Cli, monkeypatch: MonkeyPatch) -> None:
+    """With a hundred partners per row, an index join without the result would be worse."""
     limits = iter([ShortMemory(checked=2)])
     monkeypatch.setattr(
         memory_limit, "MemoryLimit", lambda _: next(limits, ShortMemory(checked=-(10**9)))
     )
-    keys = [at % 30 for at in range(ROWS)]
+    keys = [number % 30 for number in range(ROWS)]
     rows = pa.table({"id": list(range(ROWS)), "a": keys, "b": keys})
     for table in "rs":
-        write_deltalake(short.path(table), rows, mode="overwrite")
-    asked(short, answer=True)
-    assert captured_alone(short)
-    explained = short.one("explain")
+        write_deltalake(short_memory.path(table), rows, mode="overwrite")
+    edit_query(short_memory, answer=True)
+    assert is_sketch_alone(short_memory)
+    explained = short_memory.one("explain")
     assert (explained["trees"][0]["used"], explained["answer"]["kept"]) == (True, False)
     assert "could not store it" in explained["answer"]["reason"]
 
 
-def test_a_requested_index_leaves_the_sketch_alone(short: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_requested_index_captures_only_a_sketch(
+    short_memory: Cli, monkeypatch: MonkeyPatch
+) -> None:
     by_spark = Mock(side_effect=TableError("Spark was asked"))
     monkeypatch.setattr(capture, "capture_sketches_alone", by_spark)
-    asked(short, join="index")
-    assert short("capture").error["message"] == "Spark was asked"
+    edit_query(short_memory, join="index")
+    assert short_memory("capture").error["message"] == "Spark was asked"
 
 
 class Joining(Struct, dict=True):
-    """A compiled query whose rows are joined to so many each."""
+    """A compiled query that joins each row to `partners` rows."""
 
     partners: int
     writes_joins: bool = True
@@ -463,8 +474,8 @@ class Joining(Struct, dict=True):
 
     def slices(self, rows: int, limit: int | None) -> list[int]:
         result = []
-        cut = Slices(cast(Any, self), limit, lambda: None)
-        for part in cut.of(pa.table({"a": range(rows)})):
+        slicer = Slices(cast(Any, self), limit, lambda: None)
+        for part in slicer.of(pa.table({"a": range(rows)})):
             result.append(len(part))
             self.circuit.joined_rows += len(part) * self.partners
         assert sum(result) == rows
@@ -476,7 +487,7 @@ class Joining(Struct, dict=True):
     ("partners", "limit", "most"),
     [(1, None, 8_000_000), (200, None, 8_000_000), (200, 300 * 10**6, 187_500), (0, None, 10**9)],
 )
-def test_slices_join_to_what_there_is_room_for(partners: int, limit: int | None, most: int) -> None:
+def test_slice_sizes_respect_the_memory_limit(partners: int, limit: int | None, most: int) -> None:
     first, *others = Joining(partners).slices(1_000_000, limit)
     assert first == 1_000
     assert all(size * partners <= most for size in others)
@@ -485,7 +496,7 @@ def test_slices_join_to_what_there_is_room_for(partners: int, limit: int | None,
 
 
 @pytest.mark.slow
-def test_rows_that_are_not_joined_pass_whole() -> None:
+def test_rows_without_joins_are_not_sliced() -> None:
     assert Joining(5, writes_joins=False).slices(1_000_000, 10**6) == [1_000_000]
 
 
@@ -498,11 +509,11 @@ def joins(cli_once: CliOnce) -> Cli:
 
 
 def write_days(folder: Path) -> None:
-    """Sales by day, a file a day; days with their month, in files of a year or all in one."""
+    """Sales in one file per day; a calendar with months in several files or in one."""
     days = np.arange(FACTS)
     sales = [pa.table({"day": np.full(50, day), "x": np.arange(50)}) for day in days]
     calendar = pa.table({"day": days, "month": days // 30, "odd": days % 2})
-    parts = (calendar.slice(at, 20) for at in range(0, FACTS, 20))
+    parts = (calendar.slice(start, 20) for start in range(0, FACTS, 20))
     for name, files in (("sales", sales), ("calendar", parts), ("one", [calendar])):
         create_laid_out_table(str(folder / name), files)
     join = "SELECT c.month, SUM(s.x) AS x FROM sales s JOIN {0} c ON s.day = c.day WHERE {1}"
@@ -516,14 +527,14 @@ def write_days(folder: Path) -> None:
     write_files(folder, {"tables": ["sales", "calendar", "one"], "queries": queries})
 
 
-def left(cli: Cli, query: str) -> dict[str, int]:
-    """Files that are read without any sketch, by table."""
+def files_read(cli: Cli, query: str) -> dict[str, int]:
+    """The number of files read per table without a sketch."""
     with open_context(Settings(cli.workload)) as ctx:
         result = filters_of(ctx.tables, prepare(ctx, ctx.workload.queries[query]), (), {})
         return {table: len(files) for table, files in result.files.items()}
 
 
-LEFT = {
+FILES_READ = {
     "month": {"sales": 40, "calendar": 2},
     "asked": {"sales": 10, "one": 1},
     "read": {"sales": FACTS, "one": 1},
@@ -533,30 +544,38 @@ LEFT = {
 """Month 2 has the days from 60 to 89, in files of the days 60-79 and 80-99."""
 
 
-def test_files_that_are_left_of_both_sides(joins: Cli, monkeypatch: MonkeyPatch) -> None:
-    """Each side narrows the other one, but one that keeps its rows is read whole, and so is a
-    table of which only one access has a condition. Few keys are read of the smaller side."""
-    for query, expected in LEFT.items():
-        assert left(joins, query) == expected, query
+def test_files_read_of_both_join_sides(joins: Cli, monkeypatch: MonkeyPatch) -> None:
+    """Join sides narrow each other. The outer side is read whole, and so is a table if only one of
+    its accesses has a condition. Keys are read from the smaller side if there are few."""
+    for query, expected in FILES_READ.items():
+        assert files_read(joins, query) == expected, query
     monkeypatch.setattr(filters, "_TIMES_AS_LARGE", 1)
     for query in ("read", "month"):
-        assert left(joins, query) == LEFT[query]
+        assert files_read(joins, query) == FILES_READ[query]
 
 
 VALUES: dict[str, list[Any]] = {
     "whole": [None, *range(-3, 12)],
-    "real": [None, math.nan, -0.0, 0.0, *(at / 2 for at in range(-3, 9)), math.inf, -math.inf],
+    "real": [
+        None,
+        math.nan,
+        -0.0,
+        0.0,
+        *(number / 2 for number in range(-3, 9)),
+        math.inf,
+        -math.inf,
+    ],
     "text": [None, "", "a", "aa", "b", "\U0010ffff", "a" * 40, "a" * 39 + "b"],
 }
 TYPES = {"whole": pa.int64(), "real": pa.float64(), "text": pa.string()}
 
 
-WAYS = {"keys": 0, "spans": 10**9}
-"""How many times as large a side must be for keys of the other one to be read."""
+TIMES_AS_LARGE = {"keys": 0, "spans": 10**9}
+"""How many times larger a side must be before keys of the other one are read."""
 
 
 def drawn_joins(rng: Random, name: str) -> list[pa.Table]:
-    """Files of rows whose keys, one of each kind, lie close together more often than not."""
+    """Files of rows with one key of each kind; keys of a file are usually close together."""
     files = []
     for _ in range(rng.randint(1, 6)):
         size = rng.randint(1, 4)
@@ -571,39 +590,41 @@ def drawn_joins(rng: Random, name: str) -> list[pa.Table]:
 
 @pytest.mark.slow
 @random_cases(10, 17, 200)
-def test_no_file_with_a_row_that_has_a_partner_is_left_out(
+def test_no_file_with_a_joining_row_is_skipped(
     tmp_path: Path, monkeypatch: MonkeyPatch, cases: range
 ) -> None:
-    """Two tables serve every kind of key and both ways: writing them is most of the cost."""
-    saved = Counter[tuple[str, str]]()
+    """The same two tables are used for all key types and modes, since writing them is slow."""
+    skipped = Counter[tuple[str, str]]()
     for seed in cases:
         rng, folder = Random(seed), tmp_path / str(seed)
         tables = {"t": drawn_joins(rng, "x"), "u": drawn_joins(rng, "y")}
         for name, files in tables.items():
             create_laid_out_table(str(folder / name), files)
-        most = {kind: rng.randint(0, 5) for kind in VALUES}
-        with open_context(Settings(workload_of(folder, most))) as ctx:
+        limits = {kind: rng.randint(0, 5) for kind in VALUES}
+        with open_context(Settings(workload_of(folder, limits))) as ctx:
             for kind in VALUES:
                 prepared = prepare(ctx, ctx.workload.queries[kind])
-                for way, times in WAYS.items():
+                for mode, times in TIMES_AS_LARGE.items():
                     monkeypatch.setattr(filters, "_TIMES_AS_LARGE", times)
                     result = filters_of(ctx.tables, prepared, (), {})
-                    kept = {name: files_kept(result, name, tables[name]) for name in tables}
+                    read_files = {name: files_kept(result, name, tables[name]) for name in tables}
                     sql = prepared.spec.sql
-                    assert joined(sql, kept) == joined(sql, tables), (seed, kind, way)
-                    saved[kind, way] += result.files_total - result.files_kept
+                    assert joined(sql, read_files) == joined(sql, tables), (seed, kind, mode)
+                    skipped[kind, mode] += result.files_total - result.files_kept
         rmtree(folder)
-    assert all(saved[kind, way] > len(cases) for kind in VALUES for way in WAYS), saved
+    assert all(skipped[kind, mode] > len(cases) for kind in VALUES for mode in TIMES_AS_LARGE), (
+        skipped
+    )
 
 
-def workload_of(folder: Path, most: dict[str, int]) -> Path:
+def workload_of(folder: Path, limits: dict[str, int]) -> Path:
     join = "SELECT t.x, u.y FROM t JOIN u ON t.{0} = u.{0} WHERE u.y < {1}"
-    queries = {kind: join.format(kind, at) for kind, at in most.items()}
+    queries = {kind: join.format(kind, limit) for kind, limit in limits.items()}
     return write_files(folder, {"tables": "tu", "queries": queries})
 
 
 def joined(sql: str, tables: dict[str, list[pa.Table]]) -> Counter[tuple[Any, ...]]:
-    """What DuckDB joins of the rows of these files: for it, too, NaN is NaN and -0.0 is 0.0."""
+    """The DuckDB join of these files. DuckDB also treats NaN as equal to NaN, and -0.0 to 0.0."""
     with duck() as connection:
         for name, files in tables.items():
             connection.register(name, pa.concat_tables(files))
@@ -611,11 +632,11 @@ def joined(sql: str, tables: dict[str, list[pa.Table]]) -> Counter[tuple[Any, ..
 
 
 def files_kept(pruned: Pruned, name: str, files: list[pa.Table]) -> list[pa.Table]:
-    """These files of a table as they were written, and one without rows."""
-    kept = {PurePath(file.uri).name for file in pruned.files[name]}
+    """The files that were kept, as tables, and one without rows."""
+    names = {PurePath(file.uri).name for file in pruned.files[name]}
     return [
         files[0].slice(0, 0),
-        *(rows for at, rows in enumerate(files) if f"part-{at:05d}.parquet" in kept),
+        *(rows for number, rows in enumerate(files) if f"part-{number:05d}.parquet" in names),
     ]
 
 
@@ -628,17 +649,21 @@ JOINED_SQL = (
 
 
 @pytest.mark.slow
-def test_partners_are_of_rows_read(cli_of: CliOf, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_unused_sketch_prunes_none(cli_of: CliOf, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "_FILTERED", 2.0)
-    # Keys ascend in both; the groups of the first file of `t` are rare ones that fail, and
-    # so are some between those that pass in the others, which must be asked for their ranges.
+    # Keys ascend in both tables. The groups of the first file of `t` are rare and fail. Others
+    # fail between groups that pass, so the sketch has many intervals.
     random = np.random.default_rng(1)
     t, u = [], []
     for number in range(FILES):
         keys = np.arange(number * JOINED_ROWS, (number + 1) * JOINED_ROWS)
-        often = random.integers(1, 100, JOINED_ROWS) * 1000
+        frequent = random.integers(1, 100, JOINED_ROWS) * 1000
         rare = random.integers(1000, 100_000, JOINED_ROWS)
-        g = -keys - 1 if number == 0 else np.where(random.random(JOINED_ROWS) < 0.97, often, rare)
+        g = (
+            -keys - 1
+            if number == 0
+            else np.where(random.random(JOINED_ROWS) < 0.97, frequent, rare)
+        )
         t.append(pa.table({"k": keys, "g": g, "x": np.ones(JOINED_ROWS, np.int64)}))
         u.append(pa.table({"k": keys, "y": keys}))
     for name, files in (("t", t), ("u", u)):
@@ -646,11 +671,11 @@ def test_partners_are_of_rows_read(cli_of: CliOf, tmp_path: Path, monkeypatch: M
     queries = {"q": {"sql": JOINED_SQL, "sketch": {"t": "g"}}}
     cli = cli_of({"tables": "tu", "queries": queries}).captured()
     with open_context(Settings(cli.workload)) as ctx:
-        held = stored(tmp_path, "q")
+        query_state = stored(tmp_path, "q")
         prepared = prepare(ctx, ctx.workload.queries["q"])
-        by_sketch = filters_of(ctx.tables, prepared, held.sketches, held.versions)
+        by_sketch = filters_of(ctx.tables, prepared, query_state.sketches, query_state.versions)
         assert {name: len(files) for name, files in by_sketch.files.items()} == {"t": 19, "u": 19}
-        read = read_choice(ctx.tables, prepared, held.sketches, held.versions)
+        read = read_choice(ctx.tables, prepared, query_state.sketches, query_state.versions)
     assert list(read.unused) == ["t"]
     assert {name: len(files) for name, files in read.pruned.files.items()} == {"t": 20, "u": 20}
     assert read.pruned.filters == {}
@@ -666,15 +691,15 @@ def test_partners_are_of_rows_read(cli_of: CliOf, tmp_path: Path, monkeypatch: M
         (Order.ZORDER, "p", True),
     ],
 )
-def test_what_is_left_away(
+def test_unused_sketch(
     cli_of: CliOf, tmp_path: Path, order: Order, column: str, is_used: bool
 ) -> None:
     create_laid_out_table(str(tmp_path / "t"), layout_files(40_000, 10_000, order, 20, 1))
     sql = f"SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING AVG({column}) < 9000"
     cli = cli_of({"tables": "t", "queries": {"q": sql}}).captured()
     with open_context(Settings(cli.workload)) as ctx:
-        held = stored(tmp_path, "q")
+        query_state = stored(tmp_path, "q")
         prepared = prepare(ctx, ctx.workload.queries["q"])
-        read = read_choice(ctx.tables, prepared, held.sketches, held.versions)
+        read = read_choice(ctx.tables, prepared, query_state.sketches, query_state.versions)
     assert bool(read.pruned.filters) == is_used
     assert bool(read.unused) != is_used

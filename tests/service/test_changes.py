@@ -1,4 +1,4 @@
-"""Changes of answers: told with and without a commit; applied they give every answer."""
+"""Changes of results: reported with and without a commit, and consistent with each result."""
 
 from __future__ import annotations
 
@@ -94,25 +94,25 @@ def context_of(cli: Cli) -> Iterator[Context]:
         yield ctx
 
 
-Some = Callable[..., Cli]
+MakeCli = Callable[..., Cli]
 
 
 @pytest.fixture
-def some(tmp_path: Path, capsys: Capsys) -> Some:
-    """The command line over some of the queries, with other values of these keys."""
+def make_cli(tmp_path: Path, capsys: Capsys) -> MakeCli:
+    """Make a command line over some of the queries, with edited settings."""
 
-    def some(*names: str, **edits: str) -> Cli:
+    def make_cli(*names: str, **edits: str) -> Cli:
         cli = Cli(capsys, write_workload(tmp_path, names))
         for key, value in edits.items():
             text = cli.workload.read_text()
             cli.workload.write_text(re.sub(f"{key}: .*", f"{key}: {value}", text))
         return cli
 
-    return some
+    return make_cli
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Every file's contents, but for SQLite's shared memory, which readers write to as well."""
+    """Hashes of all files except SQLite's shared memory, which readers also write."""
     return {
         str(path): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -120,8 +120,8 @@ def digest(folder: Path) -> dict[str, str]:
     }
 
 
-class Looking:
-    """Reads the results of queries, one after the other, and applies the reported changes."""
+class Follower:
+    """Follows the results of several queries by applying reported changes."""
 
     def __init__(self, ctx: Context, names: Iterable[str] = QUERIES) -> None:
         self.ctx = ctx
@@ -133,14 +133,14 @@ class Looking:
             self.rows[name] = applied(Counter(), whole.answer)
 
     def look(self, folder: Path) -> set[str]:
-        """How the changes are reported."""
-        now, by = self.ctx.next_run(()), set()
+        """Apply new changes. Return their sources."""
+        context, by = self.ctx.next_run(()), set()
         for name, answer in self.answers.items():
-            result = answer.next(now)
+            result = answer.next(context)
             by.add(str(result.by))
             self.rows[name] = applied(self.rows[name], result.answer)
             assert self.rows[name] == answer_at(folder, name, dict(result.versions)), name
-        now.close()
+        context.close()
         return by
 
 
@@ -148,61 +148,61 @@ FEW = ("groups", "joined", "top", "eager", "tree_rows")
 """A query of each kind."""
 
 
-def test_without_usable_state_two_answers_are_compared(kept: Cli, monkeypatch: MonkeyPatch) -> None:
-    """Also in the middle of a step, when the rows kept have moved on already."""
-    draw, gone = random.Random(6), RecaptureNeededError("history is gone", code="history_gone")
+def test_results_are_compared_without_usable_state(kept: Cli, monkeypatch: MonkeyPatch) -> None:
+    """Also if a step fails after it changed stored rows."""
+    rng, error = random.Random(6), RecaptureNeededError("history is gone", code="history_gone")
     with context_of(kept) as ctx:
-        looking = Looking(ctx, FEW)
+        follower = Follower(ctx, FEW)
         for step, by in enumerate(("state", "engine", "engine")):
             grow(kept.folder)
-            change(kept.folder, draw)
+            change(kept.folder, rng)
             with monkeypatch.context() as patch:
                 if step == 1:
-                    patch.setattr(Maintainer, "_meta", Mock(side_effect=gone))
-                assert looking.look(kept.folder) == {by}, step
+                    patch.setattr(Maintainer, "_meta", Mock(side_effect=error))
+                assert follower.look(kept.folder) == {by}, step
 
 
 @pytest.mark.parametrize(
-    ("at", "ways"),
+    ("method", "expected"),
     [
         ((SharedChanges, "read"), ({"state"}, {"state"})),
         ((Maintainer, "_meta"), ({"state"}, {"engine"})),
     ],
     ids=["before a step", "within a step"],
 )
-def test_a_look_that_storage_interrupted_is_made_again(
-    kept: Cli, monkeypatch: MonkeyPatch, at: tuple[type, str], ways: tuple[set[str], ...]
+def test_look_is_repeated_after_a_storage_error(
+    kept: Cli, monkeypatch: MonkeyPatch, method: tuple[type, str], expected: tuple[set[str], ...]
 ) -> None:
-    """What the failed step did to the state in memory is not reported."""
-    draw, failure = random.Random(7), Mock(side_effect=StorageError("the disk is away"))
+    """Effects of the failed step on the state in memory are not reported."""
+    rng, failure = random.Random(7), Mock(side_effect=StorageError("the disk is away"))
     with context_of(kept) as ctx:
-        looking = Looking(ctx, FEW)
-        for way in ways:
+        follower = Follower(ctx, FEW)
+        for sources in expected:
             grow(kept.folder)
-            change(kept.folder, draw)
+            change(kept.folder, rng)
             with monkeypatch.context() as patch:
-                patch.setattr(*at, failure)
-                for answer in looking.answers.values():
+                patch.setattr(*method, failure)
+                for answer in follower.answers.values():
                     with pytest.raises(StorageError):
                         answer.next(ctx.next_run(()))
-            assert looking.look(kept.folder) == way
+            assert follower.look(kept.folder) == sources
 
 
-def test_since_needs_no_answer_that_is_kept(some: Some) -> None:
-    cli = some("plain", answer="false")
+def test_since_needs_no_stored_result(make_cli: MakeCli) -> None:
+    cli = make_cli("plain", answer="false")
     grow(cli.folder)
     result = cli.one("changes", "--since", "0")
     assert (result["row_count"] > 0, result["by"]) == (True, "engine")
 
 
-def test_spark_is_not_started_nor_the_lock_taken(kept: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_changes_need_neither_spark_nor_lock(kept: Cli, monkeypatch: MonkeyPatch) -> None:
     grow(kept.folder)
     monkeypatch.setattr(Context, "spark", None)
     with context_of(kept) as ctx, ctx.writing("a test"):
         assert kept.one("changes", "--query", "groups")["row_count"] > 0
 
 
-def test_a_limit_shows_the_first_rows_and_counts_all(kept: Cli) -> None:
+def test_limit_shows_first_rows_but_counts_all(kept: Cli) -> None:
     grow(kept.folder)
     whole = kept.one("changes", "--query", "plain")
     result = kept.one("changes", "--query", "plain", "--limit", "1")
@@ -223,7 +223,7 @@ def test_a_limit_shows_the_first_rows_and_counts_all(kept: Cli) -> None:
         (("--query", "plain", "--follow", "--since", "0"), 2, "usage"),
     ],
 )
-def test_refusals_say_what_to_do(
+def test_refusals_have_a_hint(
     cli_once: CliOnce, words: Words, exit_code: int, error_code: str
 ) -> None:
     def write(folder: Path) -> None:
@@ -236,7 +236,7 @@ def test_refusals_say_what_to_do(
     assert ran.error["hint"]
 
 
-def test_another_reading_of_the_query_is_refused(kept: Cli) -> None:
+def test_changed_definition_is_refused(kept: Cli) -> None:
     kept.edit("x > 2", "x > 1")
     assert kept("changes", "--query", "plain").refusal == (7, "definition_changed")
 
@@ -260,7 +260,7 @@ def days(*numbers: int) -> pa.Table:
     )
 
 
-def expected(folder: Path, name: str, today: int) -> Rows:
+def expected_result(folder: Path, name: str, today: int) -> Rows:
     rows = [
         (row["g"], row["day"])
         for row in pq.ParquetDataset(folder / "t").read().to_pylist()
@@ -272,51 +272,51 @@ def expected(folder: Path, name: str, today: int) -> Rows:
 
 
 def test_changes_follow_the_clock(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
-    """Also what only the clock puts out moves, by `changes` and by `maintain --changes`."""
-    said = {"sketch": {"t": "g"}, "answer": True}
-    queries = {name: {"sql": sql, **said} for name, sql in CLOCKED.items()}
+    """Output that depends only on time changes too, in `changes` and in `maintain --changes`."""
+    settings = {"sketch": {"t": "g"}, "answer": True}
+    queries = {name: {"sql": sql, **settings} for name, sql in CLOCKED.items()}
     partitions = {"t": {"g": {"boundaries": [2, 4]}}}
     cli = cli_of({"queries": queries, "partitions": partitions}, t=days(*range(8)))
     monkeypatch.setenv("IMPCTL_NOW", "2026-03-05T10:00:00Z")
     cli.good("capture")
-    rows = {name: expected(tmp_path, name, 4) for name in ("recent", "counts")}
+    rows = {name: expected_result(tmp_path, name, 4) for name in ("recent", "counts")}
     for today in (5, 7):
         cli.append("t", days(today, today))
         monkeypatch.setenv("IMPCTL_NOW", f"2026-03-0{today + 1}T10:00:00Z")
         for name, before in rows.items():
             out = tmp_path / "c.parquet"
             cli.good("changes", "--query", name, "--out", str(out))
-            wanted = expected(tmp_path, name, today)
-            assert applied(before, pq.read_table(out)) == wanted, name
-        for one in maintained(cli).results:
-            (path,) = one["change_files"]
+            after = expected_result(tmp_path, name, today)
+            assert applied(before, pq.read_table(out)) == after, name
+        for result in maintained(cli).results:
+            (path,) = result["change_files"]
             assert f"current_date-2026-03-0{today + 1}" in path
-            wanted = expected(tmp_path, one["query"], today)
-            assert applied(rows[one["query"]], pq.read_table(path)) == wanted, one
-            rows[one["query"]] = wanted
+            after = expected_result(tmp_path, result["query"], today)
+            assert applied(rows[result["query"]], pq.read_table(path)) == after, result
+            rows[result["query"]] = after
 
 
 @pytest.mark.parametrize("name", CLOCKED)
-def test_each_change_is_reported_once_when_a_constant_moves_between_looks(
+def test_changes_are_reported_once_if_the_date_changes_between_looks(
     tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch, name: str
 ) -> None:
     query = {"sql": CLOCKED[name], "answer": True}
     cli = cli_of({"queries": {name: query}}, t=days(*range(6)))
     monkeypatch.setenv("IMPCTL_NOW", "2026-03-06T10:00:00Z")
     cli.good("capture")
-    answer, rows = None, expected(tmp_path, name, 5)
-    for today, way in ((5, "state"), (5, "state"), (7, "engine"), (7, "engine")):
+    answer, rows = None, expected_result(tmp_path, name, 5)
+    for today, source in ((5, "state"), (5, "state"), (7, "engine"), (7, "engine")):
         cli.append("t", days(today))
         settings = Settings(cli.workload, now=f"2026-03-0{today + 1}T10:00:00Z")
         with open_context(settings) as ctx:
             answer = FollowedAnswer(ctx, ctx.workload.queries[name]) if answer is None else answer
             result = answer.next(ctx)
-        assert result.by == way
+        assert result.by == source
         rows = applied(rows, result.answer)
-        assert rows == expected(tmp_path, name, today)
+        assert rows == expected_result(tmp_path, name, today)
 
 
-def test_follow_prints_a_document_per_look_that_found_something(kept: Cli) -> None:
+def test_follow_prints_a_document_per_look_with_changes(kept: Cli) -> None:
     folder, rows = kept.folder, Counter[tuple[object, ...]]()
 
     def react(line: dict[str, Any]) -> None:
@@ -334,7 +334,9 @@ def test_follow_prints_a_document_per_look_that_found_something(kept: Cli) -> No
     assert code == 0
     assert [(line["command"], line["ok"]) for line in lines] == [("changes", True)] * 3
     assert [line["run"]["number"] for line in lines] == [1, 2, 3]
-    assert [line["results"][0]["versions"] for line in lines] == [{"a": at} for at in range(3)]
+    assert [line["results"][0]["versions"] for line in lines] == [
+        {"a": version} for version in range(3)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -344,9 +346,9 @@ def test_follow_prints_a_document_per_look_that_found_something(kept: Cli) -> No
         (("query", "--at", "0", "--by", "engine"), "data_files_gone"),
     ],
 )
-def test_files_of_an_older_version_are_gone(some: Some, words: Words, code: str) -> None:
-    """Nothing that is done now brings them back, and nothing of the kind is advised."""
-    cli = some("plain").captured()
+def test_files_of_an_older_version_are_gone(make_cli: MakeCli, words: Words, code: str) -> None:
+    """No command brings them back, and none is advised."""
+    cli = make_cli("plain").captured()
     table = cli.table("a")
     table.delete("x = 3")
     cli.good("maintain")
@@ -357,8 +359,8 @@ def test_files_of_an_older_version_are_gone(some: Some, words: Words, code: str)
     assert f"`{words[1]}` takes" in ran.error["hint"]
 
 
-def test_both_answers_are_of_one_instant(cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
-    """No row came or went, though it is another day whenever somebody looks at the clock."""
+def test_both_results_use_one_instant(cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
+    """No rows differ, although each reading of the clock gives another day."""
     days = [datetime(2026, 3, day, tzinfo=UTC) for day in range(1, 9)]
     query = {"sql": "SELECT day FROM t WHERE day >= current_date", "sketch": "none"}
     cli = cli_of({"queries": {"q": query}}, t=pa.table({"day": [day.date() for day in days]}))
@@ -368,21 +370,21 @@ def test_both_answers_are_of_one_instant(cli_of: CliOf, monkeypatch: MonkeyPatch
 
 
 def reader(folder: Path, name: str) -> Reader:
-    held = stored(folder, name)
-    answer = answer_at(folder, name, dict(held.versions))
-    return Reader(folder / "out" / name, answer, held.generation, held.versions)
+    sketch = stored(folder, name)
+    answer = answer_at(folder, name, dict(sketch.versions))
+    return Reader(folder / "out" / name, answer, sketch.generation, sketch.versions)
 
 
 def readers(folder: Path, names: Sequence[str] = tuple(QUERIES)) -> dict[str, Reader]:
     return {name: reader(folder, name) for name in names}
 
 
-def read_on(folder: Path, programs: Mapping[str, Reader]) -> None:
+def read_files(folder: Path, programs: Mapping[str, Reader]) -> None:
     for name, program in programs.items():
-        held = stored(folder, name)
-        program.read(held.generation)
-        assert program.versions == held.versions
-        assert program.answer == answer_at(folder, name, dict(held.versions)), name
+        sketch = stored(folder, name)
+        program.read(sketch.generation)
+        assert program.versions == sketch.versions
+        assert program.answer == answer_at(folder, name, dict(sketch.versions)), name
 
 
 def maintained(cli: Cli, *words: str) -> Ran:
@@ -395,87 +397,87 @@ def files_in(cli: Cli, name: str) -> int:
 
 @pytest.mark.slow
 @random_cases(fast=3, check=6, total=80)
-def test_however_changes_are_read_they_lead_to_the_answer_of_now(kept: Cli, cases: range) -> None:
-    """By a look from the answer kept, which commits nothing; by a program that looks again and
-    again, whatever others commit meanwhile; and by programs that read the files of `maintain`."""
-    folder, draw = kept.folder, random.Random(len(cases))
-    programs, told = readers(folder), Counter[str]()
+def test_changes_from_looks_and_files_give_the_current_result(kept: Cli, cases: range) -> None:
+    """Single looks (which commit nothing), a follower beside other commits, and readers of
+    `maintain` files all reach the current result."""
+    folder, rng = kept.folder, random.Random(len(cases))
+    programs, row_counts = readers(folder), Counter[str]()
     with context_of(kept) as ctx:
-        looking = Looking(ctx)
+        follower = Follower(ctx)
         for step in range(len(cases)):
             grow(folder)
-            for _ in range(draw.choice([1, 1, 2])):
-                change(folder, draw)
+            for _ in range(rng.choice([1, 1, 2])):
+                change(folder, rng)
             before = digest(folder)
             with context_of(kept) as now:
                 looks = {n: FollowedAnswer(now, now.workload.queries[n]).next(now) for n in QUERIES}
             for name, result in looks.items():
-                held = dict(stored(folder, name).versions)
-                assert (result.since, result.by) == (held, "state")
-                after = applied(answer_at(folder, name, held), result.answer)
+                versions = dict(stored(folder, name).versions)
+                assert (result.since, result.by) == (versions, "state")
+                after = applied(answer_at(folder, name, versions), result.answer)
                 assert after == answer_at(folder, name, dict(result.versions)), (step, name)
-                told[name] += result.row_count
-            assert looking.look(folder) == {"state"}, step
+                row_counts[name] += result.row_count
+            assert follower.look(folder) == {"state"}, step
             assert digest(folder) == before
             if step % 3 == 1:
                 written = {name for one in maintained(kept).results for name in one["change_files"]}
                 assert all(Path(name).exists() for name in written)
-                read_on(folder, programs)
-    assert all(told[name] for name in QUERIES)
-    # Versions passed one by one leave a file each.
+                read_files(folder, programs)
+    assert all(row_counts[name] for name in QUERIES)
+    # An eager query has one file per version.
     assert len(programs["eager"].taken) > len(programs["groups"].taken) > 0
 
 
 @pytest.mark.slow
-def test_since_older_versions_and_of_the_whole_answer(kept: Cli) -> None:
-    """From nothing to the answer that the store has, and between two answers that are compared."""
-    folder, draw, out = kept.folder, random.Random(8), kept.folder / "c.parquet"
+def test_changes_since_old_versions_and_all_rows(kept: Cli) -> None:
+    """From an empty result to the stored one, and between two compared results."""
+    folder, rng, out = kept.folder, random.Random(8), kept.folder / "c.parquet"
     for _ in range(3):
-        change(folder, draw)
+        change(folder, rng)
     grow(folder)
     kept.good("maintain")
     for name in QUERIES:
-        held = dict(stored(folder, name).versions)
-        for then in ({}, dict.fromkeys(held, 0)):
-            given = [word for table in then for word in ("--since", f"{table}=0")] or ["--all"]
-            result = kept.one("changes", "--query", name, *given, "--out", str(out))
-            assert (result["since"], result["versions"]) == (then, held)
-            assert not then or result["by"] == "engine"
-            before = answer_at(folder, name, then) if then else Counter()
-            assert applied(before, pq.read_table(out)) == answer_at(folder, name, held), name
+        versions = dict(stored(folder, name).versions)
+        for since in ({}, dict.fromkeys(versions, 0)):
+            flags = [word for table in since for word in ("--since", f"{table}=0")] or ["--all"]
+            result = kept.one("changes", "--query", name, *flags, "--out", str(out))
+            assert (result["since"], result["versions"]) == (since, versions)
+            assert not since or result["by"] == "engine"
+            before = answer_at(folder, name, since) if since else Counter()
+            assert applied(before, pq.read_table(out)) == answer_at(folder, name, versions), name
 
 
 def test_files_of_uncommitted_steps_are_replaced(kept: Cli, monkeypatch: MonkeyPatch) -> None:
-    """Version by version before the kill, all at once after it."""
+    """The killed run goes version by version, the next one in larger steps."""
     folder, names = kept.folder, ("eager", "groups", "joined", "top")
-    asked = [f"--query={name}" for name in names]
+    queries = [f"--query={name}" for name in names]
     programs = readers(folder, names)
     for _ in range(3):
         grow(folder)
     with monkeypatch.context() as patch:
         patch.setattr(RealDisk, "commit", Mock(side_effect=KeyboardInterrupt))
-        assert kept("maintain", "--changes", str(folder / "out"), *asked).code == 130
+        assert kept("maintain", "--changes", str(folder / "out"), *queries).code == 130
     assert files_in(kept, "eager") == 3
     for _ in range(2):
-        maintained(kept, "--batch-rows", "1000", *asked)
+        maintained(kept, "--batch-rows", "1000", *queries)
         grow(folder)
-        read_on(folder, programs)
+        read_files(folder, programs)
         for name, program in programs.items():
             assert files_in(kept, name) == len(program.taken), name
 
 
-def test_a_file_says_what_it_leads_from_and_to(kept: Cli) -> None:
+def test_change_file_names_its_versions(kept: Cli) -> None:
     grow(kept.folder)
     (path,) = maintained(kept, "--query", "joined").results[0]["change_files"]
     assert path == str(kept.folder / "out" / "joined" / "000002_a-0-1_b-0-0.parquet")
     table = pq.read_table(path)
     assert table.column_names == ["_change", "_copies", "s", "w"]
     since, versions = {"a": 0, "b": 0}, {"a": 1, "b": 0}
-    said = {"query": "joined", "commit": 2, "since": since, "versions": versions}
-    assert Reader.said(table) == said
+    metadata = {"query": "joined", "commit": 2, "since": since, "versions": versions}
+    assert Reader.said(table) == metadata
 
 
-def test_a_step_that_changes_nothing_leaves_a_file_all_the_same(kept: Cli) -> None:
+def test_step_without_changes_writes_an_empty_file(kept: Cli) -> None:
     nothing = kept_workload.rows_of_a(random.Random(2), 1).set_column(3, "x", [[0]])
     kept.append("a", nothing)
     (path,) = maintained(kept, "--query", "plain").results[0]["change_files"]
@@ -485,29 +487,29 @@ def test_a_step_that_changes_nothing_leaves_a_file_all_the_same(kept: Cli) -> No
 
 
 @pytest.mark.slow
-def test_a_recapture_is_told_as_the_difference_of_two_answers(kept: Cli) -> None:
+def test_recapture_reports_the_difference_of_results(kept: Cli) -> None:
     programs = readers(kept.folder)
     grow(kept.folder)
     change(kept.folder, random.Random(9))
     ran = maintained(kept, "--policy", "full")
     assert {one["action"] for one in ran.results} == {"recapture"}
-    read_on(kept.folder, programs)
+    read_files(kept.folder, programs)
 
 
-def test_a_recapture_follows_steps(some: Some, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    """Steps of a run that are committed have their files, and the recapture the number after."""
-    cli = some("eager", policy="auto").captured()
+def test_recapture_after_steps(make_cli: MakeCli, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """Committed steps of the run have files, and the recapture has the next number."""
+    cli = make_cli("eager", policy="auto").captured()
     program = reader(tmp_path, "eager")
     for _ in range(4):
         grow(tmp_path)
-    step, made = Maintainer.step, 0
+    step, calls = Maintainer.step, 0
 
-    def third_fails(self: Maintainer, *args: object, **words: object) -> object:
-        nonlocal made
-        made += 1
-        if made == 3:
+    def third_fails(self: Maintainer, *args: object, **keywords: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
             raise RecaptureNeededError("history is gone", code="history_gone")
-        return step(self, *args, **words)  # type: ignore[arg-type]
+        return step(self, *args, **keywords)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Maintainer, "step", third_fails)
     (result,) = maintained(cli).results
@@ -518,11 +520,11 @@ def test_a_recapture_follows_steps(some: Some, tmp_path: Path, monkeypatch: Monk
     assert program.answer == answer_at(tmp_path, "eager", {"a": 4})
 
 
-def test_changes_begin_with_the_first_result_kept(some: Some, tmp_path: Path) -> None:
+def test_changes_start_at_first_stored_result(make_cli: MakeCli, tmp_path: Path) -> None:
     def warns(ran: Ran) -> bool:
         return any("no file with its changes" in warning for warning in ran.document["warnings"])
 
-    cli = some("plain", answer="false", policy="auto").captured()
+    cli = make_cli("plain", answer="false", policy="auto").captured()
     cli.edit("answer: false", "answer: true")
     grow(tmp_path)
     ran = maintained(cli)
@@ -534,22 +536,22 @@ def test_changes_begin_with_the_first_result_kept(some: Some, tmp_path: Path) ->
     assert program.answer == answer_at(tmp_path, "plain", {"a": 2})
 
 
-def test_a_refused_folder_and_a_dry_run_write_and_maintain_nothing(kept: Cli) -> None:
+def test_refused_folder_and_dry_run_have_no_effect(kept: Cli) -> None:
     folder = kept.folder
     grow(folder)
     (folder / "taken").write_text("")
     reserved = (folder / "a" / "out", folder / "a", folder / ".impctl" / "x", kept.workload)
     codes = {**dict.fromkeys(reserved, "output_reserved"), folder / "taken": "changes_folder"}
-    for given, code in codes.items():
-        assert kept("maintain", "--changes", str(given)).refusal == (2, code), given
+    for path, code in codes.items():
+        assert kept("maintain", "--changes", str(path)).refusal == (2, code), path
     maintained(kept, "--dry-run")
     assert not (folder / "out").exists()
     assert all(stored(folder, name).generation == 1 for name in QUERIES)
     assert not (folder / "a" / "out").exists()
 
 
-def test_queries_without_an_answer_are_told_of(some: Some, tmp_path: Path) -> None:
-    cli = some("plain", "single")
+def test_queries_without_result_have_no_file(make_cli: MakeCli, tmp_path: Path) -> None:
+    cli = make_cli("plain", "single")
     cli.edit("answer: true", "answer: false", 1)
     cli.good("capture")
     named = cli("maintain", "--changes", str(tmp_path / "out"), "--query", "plain")
@@ -559,7 +561,7 @@ def test_queries_without_an_answer_are_told_of(some: Some, tmp_path: Path) -> No
     assert written == [("plain", 0), ("single", 1)]
 
 
-def test_a_folder_that_fills_up_stops_the_commit(kept: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_full_disk_stops_the_commit(kept: Cli, monkeypatch: MonkeyPatch) -> None:
     grow(kept.folder)
     with monkeypatch.context() as patch:
         patch.setattr(pq, "write_table", Mock(side_effect=OSError(28, "No space left on device")))
@@ -600,7 +602,7 @@ def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
 
 
 @pytest.mark.slow
-def test_a_deletion_of_few_rows_is_a_change_of_few_rows(cli: Cli) -> None:
+def test_deletion_changes_only_the_deleted_rows(cli: Cli) -> None:
     cli.good("capture", "--query", "exact")
     cli.table("t").delete("other IN (5, 6, 3999)")
     assert [entry["rows"] for entry in cli.one("plan", "--query", "exact")["pending"]] == [3]
@@ -609,25 +611,25 @@ def test_a_deletion_of_few_rows_is_a_change_of_few_rows(cli: Cli) -> None:
 
 
 def updated(cli: Cli, query: str, *update: Any) -> tuple[int, str]:
-    """How many changes an update leads to, and whether the answer may have changed."""
+    """The number of changes of an update, and whether the result may have changed."""
     cli.good("capture", "--query", query)
     cli.table("t").update(*update)
     result = cli.one("maintain", "--query", query)
     return result["changes"], result["answer_changed"]
 
 
-def test_what_the_query_does_not_read_changes_nothing(cli: Cli) -> None:
+def test_unread_columns_change_nothing(cli: Cli) -> None:
     assert updated(cli, "exact", {"other": "other + 1"}) == (0, "no")
 
 
 @pytest.mark.slow
-def test_a_column_that_only_goes_out_may_change_the_answer(cli: Cli) -> None:
-    """The circuit does not read `note`, and the answer does."""
+def test_output_only_column_may_change_the_result(cli: Cli) -> None:
+    """The result reads `note`, but the circuit does not."""
     assert updated(cli, "shown", {"note": "'new'"}, None, "other = 1") == (2, "maybe")
 
 
 @pytest.mark.spark
-def test_touch_adds_the_ranges_of_rows_of_which_another_column_changed(cli: Cli) -> None:
+def test_touch_adds_ranges_of_rows_with_another_changed_column(cli: Cli) -> None:
     cli.good("capture", "--query", "touch")
     cli.table("t").update({"y": "CAST(x AS DOUBLE)"}, predicate="g = 60")
     result = cli.one("maintain", "--query", "touch")
@@ -648,11 +650,11 @@ def runs_of(demo: Cli, count: int) -> list[tuple[str, int | None]]:
 
 
 @pytest.mark.slow
-def test_a_recapture_has_no_number_of_changes(demo: Cli, tmp_path: Path) -> None:
+def test_recapture_has_no_change_count(demo: Cli, tmp_path: Path) -> None:
     file = tmp_path / "m.prom"
-    foreseen = demo.good("maintain", "--policy", "full", "--dry-run").results
+    planned = demo.good("maintain", "--policy", "full", "--dry-run").results
     done = demo.good("maintain", "--policy", "full", "--metrics", str(file)).results
-    for result in (*foreseen, *done):
+    for result in (*planned, *done):
         assert (result["action"], result["changes"]) == ("recapture", None)
     samples = [line for line in file.read_text().splitlines() if not line.startswith("#")]
     assert any(line.startswith("impctl_maintain_recaptured{") for line in samples)
@@ -673,7 +675,7 @@ def rows_of(*values: int) -> pa.Table:
     return pa.table({"g": [1] * len(values), "d": [2] * len(values), "x": values})
 
 
-def test_the_sketch_that_rested_on_a_broken_fact_is_named(cli_of: CliOf) -> None:
+def test_sketch_lost_by_a_broken_assumption_is_named(cli_of: CliOf) -> None:
     cli = cli_of(JOINED, t=rows_of(30, 20), u=pa.table({"g": [1, 2], "r": [0, 2]}))
     assert [one["table"] for one in cli.one("capture")["sketches"]] == ["t", "u"]
     cli.append("t", rows_of(7))
@@ -707,7 +709,7 @@ class Case(Struct, frozen=True):
     compiled: Dataflow
 
 
-def a_case(rng: random.Random) -> Case | None:
+def draw_case(rng: random.Random) -> Case | None:
     if rng.random() < 0.4:
         result = random_case(rng)
         return None if result is None else Case(result.query.sql, result.answer, result.compiled)
@@ -725,16 +727,16 @@ def case_of(sql: str, rng: random.Random) -> Case | None:
     return None
 
 
-def a_row(rng: random.Random) -> Row:
+def draw_row(rng: random.Random) -> Row:
     row = random_row(rng)
     return {**row, "d": rng.choice([0.1, 0.2, 0.3, 0.7, row["d"]])}
 
 
 def applied_changes(answer: Rows, changes: pa.Table, label: str) -> Rows:
-    """The answer after the changes. Each is reported once, and no row both ways."""
-    said = list(zip(changes[CHANGE].to_pylist(), kept_workload.rows_of(changes), strict=True))
-    assert len({row for _, row in said}) == len(said), f"{label}: told twice"
-    assert {kind for kind, _ in said} <= {INSERT, DELETE}, label
+    """The result after the changes. Each row is reported once, as inserted or deleted."""
+    rows = list(zip(changes[CHANGE].to_pylist(), kept_workload.rows_of(changes), strict=True))
+    assert len({row for _, row in rows}) == len(rows), f"{label}: reported twice"
+    assert {kind for kind, _ in rows} <= {INSERT, DELETE}, label
     return applied(answer, changes, label)
 
 
@@ -746,38 +748,40 @@ def rows_kept(case: Case) -> RowsOf:
 def step(
     case: Case, session: MaintainedQuery, change: pa.Table, weights: Sequence[int]
 ) -> pa.Table:
-    """The changes of one step, told as `maintain` tells them."""
+    """The changes of one step, as `maintain` reports them."""
     kept, before = case.compiled.kept, rows_kept(case)
     kept.note()
     session.step({"t": TableChange(change, np.array(weights, dtype=np.int64))})
     delta = kept.noted()
-    between = changes_between(before, rows_kept(case), "UTC")
+    compared = changes_between(before, rows_kept(case), "UTC")
     if case.answer.ending.is_cut:
-        return between
+        return compared
     result = changes_by_rows(case.answer.ending, delta, kept.bounded, "UTC")
-    both = [one.select([n for n in one.column_names if n != SURE]) for one in (result, between)]
-    assert listed(both[0]) == listed(both[1]), case.sql
+    tables = [
+        table.select([n for n in table.column_names if n != SURE]) for table in (result, compared)
+    ]
+    assert listed(tables[0]) == listed(tables[1]), case.sql
     return result
 
 
 @pytest.mark.slow
 @random_cases(20, 32, 400)
-def test_changes_rebuild_every_answer(cases: range) -> None:
-    seen: Counter[str] = Counter()
+def test_changes_rebuild_results(cases: range) -> None:
+    counts: Counter[str] = Counter()
     for case in cases:
-        one_case(random.Random(f"changes {case}"), seen, f"case {case}")
-    assert seen["steps"] > 2 * len(cases)
+        one_case(random.Random(f"changes {case}"), counts, f"case {case}")
+    assert counts["steps"] > 2 * len(cases)
     for kind in ("cut", "deletes", "copies", "empty", "unsure", "sure"):
-        assert seen[kind] > len(cases) // 20, kind
+        assert counts[kind] > len(cases) // 20, kind
 
 
-def one_case(rng: random.Random, seen: Counter[str], label: str) -> None:
-    case = a_case(rng)
+def one_case(rng: random.Random, counts: Counter[str], label: str) -> None:
+    case = draw_case(rng)
     if case is None:
         return
     label = f"{label}: {case.sql}"
     session = MaintainedQuery(case.compiled)
-    rows = [a_row(rng) for _ in range(rng.randint(0, 9))]
+    rows = [draw_row(rng) for _ in range(rng.randint(0, 9))]
     try:
         session.load([("t", table_of(rows))])
         answer = applied_changes(Counter(), whole_answer(rows_kept(case), "UTC"), label)
@@ -786,22 +790,22 @@ def one_case(rng: random.Random, seen: Counter[str], label: str) -> None:
             result = step(case, session, table_of(change), weights)
             answer = applied_changes(answer, result, label)
             kept = case.compiled.kept.whole()
-            whole = answer_of_rows(case.answer.ending, kept, "UTC")
-            wanted = Counter(kept_workload.rows_of(whole))
-            assert answer == wanted, label
+            rows_now = answer_of_rows(case.answer.ending, kept, "UTC")
+            expected = Counter(kept_workload.rows_of(rows_now))
+            assert answer == expected, label
             check_order(result, label)
-            count(seen, case, result)
+            count(counts, case, result)
     except (NotExactError, EvaluationError):
-        # Doubles too close to call below the conditions at the end, or an overflow.
+        # Doubles were too close to a limit to decide a condition, or a value overflowed.
         return
 
 
 def check_order(changes: pa.Table, label: str) -> None:
-    """Rows that went first, each part in the order of the first column, NULL first."""
+    """Deleted rows come first; each part is sorted by the first column, NULL first."""
     kinds = changes[CHANGE].to_pylist()
     assert kinds == sorted(kinds), label
-    at = 3 if SURE in changes.column_names else 2
-    keys = [rank(value) for value in changes.column(at).to_pylist()]
+    position = 3 if SURE in changes.column_names else 2
+    keys = [rank(value) for value in changes.column(position).to_pylist()]
     for (kind, key), (next_kind, next_key) in pairwise(zip(kinds, keys, strict=True)):
         assert kind != next_kind or key <= next_key, label
 
@@ -814,15 +818,15 @@ def rank(value: object) -> tuple[int, object]:
     return (1, value.encode() if isinstance(value, str) else value)
 
 
-def count(seen: Counter[str], case: Case, changes: pa.Table) -> None:
-    seen["steps"] += 1
-    seen["cut"] += case.answer.ending.is_cut
-    seen["deletes"] += DELETE in changes[CHANGE].to_pylist()
-    seen["copies"] += any(copies > 1 for copies in changes[COPIES].to_pylist())
-    seen["empty"] += len(changes) == 0
+def count(counts: Counter[str], case: Case, changes: pa.Table) -> None:
+    counts["steps"] += 1
+    counts["cut"] += case.answer.ending.is_cut
+    counts["deletes"] += DELETE in changes[CHANGE].to_pylist()
+    counts["copies"] += any(copies > 1 for copies in changes[COPIES].to_pylist())
+    counts["empty"] += len(changes) == 0
     if SURE in changes.column_names:
-        seen["unsure"] += False in changes[SURE].to_pylist()
-        seen["sure"] += True in changes[SURE].to_pylist()
+        counts["unsure"] += False in changes[SURE].to_pylist()
+        counts["sure"] += True in changes[SURE].to_pylist()
 
 
 def one_step(
@@ -831,7 +835,7 @@ def one_step(
     change: Sequence[Mapping[str, object]],
     weights: Sequence[int],
 ) -> pa.Table:
-    """The changes of one step of a query over these rows; columns not given are NULL."""
+    """The changes of one step of a query over these rows; missing columns are NULL."""
     case = case_of(sql, random.Random(1))
     session = MaintainedQuery(case.compiled)
     nothing = dict.fromkeys(column.name for column in SCHEMA.columns)
@@ -839,7 +843,7 @@ def one_step(
     return step(case, session, table_of([{**nothing, **row} for row in change]), weights)
 
 
-ROW, FIVE = {"id": 1, "s": "a"}, [{"id": at, "x": at} for at in range(5)]
+ROW, FIVE = {"id": 1, "s": "a"}, [{"id": number, "x": number} for number in range(5)]
 ZERO, MINUS, NAN = ({"id": 1, "d": d} for d in (0.0, -0.0, math.nan))
 SUM = "SELECT g, SUM(d) AS w FROM t GROUP BY g"
 TOP = "SELECT id FROM t ORDER BY x DESC LIMIT 2"
@@ -856,35 +860,35 @@ STEPS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("case", STEPS.values(), ids=STEPS)
-def test_what_one_step_tells(case: tuple[Any, ...]) -> None:
-    *given, told = case
-    changes = one_step(*given).to_pylist()
-    assert repr([tuple(row.values()) for row in changes]) == repr(told)
+def test_changes_of_step(case: tuple[Any, ...]) -> None:
+    *arguments, expected = case
+    changes = one_step(*arguments).to_pylist()
+    assert repr([tuple(row.values()) for row in changes]) == repr(expected)
 
 
 @pytest.mark.parametrize(
     ("sql", "doubles", "sure"),
     [
-        # A sum that no order of its additions changes, and one that may come out otherwise.
+        # The sum of these doubles depends on the order of additions.
         ("SELECT g, SUM(d) AS w FROM t GROUP BY g", [0.1, 0.2, 0.3], False),
-        # Rounded, it is the same whatever the order is.
+        # Rounded, it is the same in any order.
         ("SELECT g, ROUND(SUM(d), 2) AS w FROM t GROUP BY g", [0.1, 0.2, 0.3], True),
         # Far from the limit, and too close to it to call.
         ("SELECT g FROM t GROUP BY g HAVING SUM(d) > 0.2", [0.1, 0.2, 0.3], True),
         ("SELECT g FROM t GROUP BY g HAVING SUM(d) >= 0.6", [0.1, 0.2, 0.3], False),
-        # Of two groups that come out alike, the less sure one tells: it is rounded at a tie.
+        # Of two groups with equal rows, the less sure one counts: it is rounded at a tie.
         ("SELECT ROUND(SUM(d), 0) AS w FROM t GROUP BY d > 2.9D", [3.0, 0.1, 2.4], False),
-        # Cut, where bounds are not kept: unsure, unless nothing rests on a sum.
+        # A LIMIT loses error bounds: unsure, unless no sum is involved.
         ("SELECT g, SUM(d) AS w FROM t GROUP BY g ORDER BY g LIMIT 1", [0.5], False),
     ],
 )
-def test_what_is_sure(sql: str, doubles: list[float], sure: bool) -> None:
+def test_sure_column(sql: str, doubles: list[float], sure: bool) -> None:
     changes = one_step(sql, [], [{"g": 1, "d": d} for d in doubles], [1] * len(doubles))
     assert changes[SURE].to_pylist() == [sure]
 
 
 def run_once(answer: AnswerPlan, *changes: pa.Table) -> pa.Table:
-    """The rows that one run over these changes keeps, in the order of `Batch`."""
+    """The rows stored by a run over these changes, in the order of `Batch`."""
     compiled = compile_answer(answer)
     compiled.circuit.start()
     (source,) = compiled.sources
@@ -894,24 +898,24 @@ def run_once(answer: AnswerPlan, *changes: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("more", ["", " ORDER BY d LIMIT 1"])
-def test_without_sums_of_doubles_nothing_is_said_of_being_sure(more: str) -> None:
+def test_sure_column_needs_sums_of_doubles(more: str) -> None:
     assert SURE not in one_step(f"SELECT d FROM t{more}", [], [{"d": 0.1}], [1]).column_names
 
 
-def test_a_limit_without_an_order_leaves_the_same_rows_whatever_their_order_was() -> None:
+def test_unordered_limit_does_not_depend_on_row_order() -> None:
     query = parse_query("SELECT id, s FROM t LIMIT 2", {"t": SCHEMA})
     answer = answer_plan(replace(query, root=apply_rules(query.root)))
-    result = set()
+    outcomes = set()
     for seed in range(8):
         row = random_row(random.Random(0))
-        rows = [{**row, "id": at % 4, "s": "ab"[at % 2]} for at in range(6)]
+        rows = [{**row, "id": number % 4, "s": "ab"[number % 2]} for number in range(6)]
         random.Random(seed).shuffle(rows)
         kept = run_once(answer, *map(table_of, ([row] for row in rows)))
-        result.add(repr(listed(answer_of_rows(answer.ending, kept, "UTC"))))
-    assert len(result) == 1
+        outcomes.add(repr(listed(answer_of_rows(answer.ending, kept, "UTC"))))
+    assert len(outcomes) == 1
 
 
-EVERY: dict[str, tuple[SqlType, pa.DataType]] = {
+COLUMNS: dict[str, tuple[SqlType, pa.DataType]] = {
     "yes": (SqlType(Kind.BOOLEAN), pa.bool_()),
     "tiny": (SqlType(Kind.BYTE), pa.int8()),
     "single": (SqlType(Kind.FLOAT), pa.float32()),
@@ -922,13 +926,13 @@ EVERY: dict[str, tuple[SqlType, pa.DataType]] = {
     "at": (SqlType(Kind.TIMESTAMP), pa.timestamp("us", tz="Europe/Berlin")),
     "local": (SqlType(Kind.TIMESTAMP_NTZ), pa.timestamp("us")),
 }
-TYPES = [kind for _, kind in EVERY.values()]
+TYPES = [kind for _, kind in COLUMNS.values()]
 
 
-def test_every_type_is_told_as_spark_gives_it() -> None:
-    """Values at the ends of their types, in the order of the columns, NULL first."""
-    names = list(EVERY)
-    schema = Schema(tuple(Column(name, kind) for name, (kind, _) in EVERY.items()))
+def test_types_are_those_of_spark() -> None:
+    """Extreme values of each type, sorted, NULL first."""
+    names = list(COLUMNS)
+    schema = Schema(tuple(Column(name, kind) for name, (kind, _) in COLUMNS.items()))
     query = parse_query(f"SELECT {', '.join(names)} FROM t", {"t": schema})
     answer = answer_plan(replace(query, root=apply_rules(query.root)))
     last, first = datetime(9999, 12, 31, 23, 59, 59, 999999), datetime(1, 1, 1)
@@ -940,7 +944,7 @@ def test_every_type_is_told_as_spark_gives_it() -> None:
     columns = []
     for values, kind in zip(zip(*rows, strict=True), TYPES, strict=True):
         if pa.types.is_timestamp(kind):
-            # Python has no year before 1 or after 9999, which a zone would lead to.
+            # A zone would lead to years before 1 or after 9999, which Python lacks.
             columns.append(pa.array(values, pa.timestamp("us")).cast(pa.int64()).view(kind))
         else:
             columns.append(pa.array(values, kind))
@@ -954,33 +958,33 @@ def test_every_type_is_told_as_spark_gives_it() -> None:
 @pytest.mark.slow
 @random_cases(fast=8, check=12, total=300)
 def test_no_is_never_wrong(cli_once: CliOnce, cases: range) -> None:
-    """Every third commit changes a column that only goes out: the circuit never sees it."""
+    """Every third commit changes an output-only column, which the circuit does not read."""
 
     def write(folder: Path) -> None:
         file = write_workload(folder)
         file.write_text(file.read_text().replace("answer: true", "answer: false"))
 
-    cli, draw = cli_once("never an answer", write, Cli.captured), random.Random(len(cases))
+    cli, rng = cli_once("never an answer", write, Cli.captured), random.Random(len(cases))
 
     def answers() -> dict[str, Rows]:
         return {name: answer_at(cli.folder, name, {}) for name in QUERIES}
 
-    before, said = answers(), Counter[str]()
+    before, verdicts = answers(), Counter[str]()
     for number in range(len(cases)):
         if number % 3 == 2:
-            cli.table("a").update(updates={"d": "d + 1"}, predicate=f"g = {draw.randint(0, 5)}")
+            cli.table("a").update(updates={"d": "d + 1"}, predicate=f"g = {rng.randint(0, 5)}")
         else:
-            change(cli.folder, draw)
+            change(cli.folder, rng)
         after = answers()
         for name, result in cli.by_query("maintain").items():
-            said[result["answer_changed"]] += 1
+            verdicts[result["answer_changed"]] += 1
             assert result["answer_changed"] != "no" or after[name] == before[name], (number, name)
         before = after
-    assert said["no"] > len(cases) // 2
-    assert said["maybe"] > len(cases) // 2
+    assert verdicts["no"] > len(cases) // 2
+    assert verdicts["maybe"] > len(cases) // 2
 
 
-def test_groups_that_fail_before_and_after_change_nothing(cli: Cli) -> None:
+def test_groups_failing_before_and_after_change_nothing(cli: Cli) -> None:
     cli.good("capture", "--query", "exact")
     rows = {"g": [7], "x": [1], "y": [0.0], "note": ["n"], "other": [0]}
     cli.append("t", pa.table(rows))
@@ -988,8 +992,8 @@ def test_groups_that_fail_before_and_after_change_nothing(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_another_column_may_be_another_answer(tmp_path: Path, cli_of: CliOf) -> None:
-    """Without a changed row a column can become another: then nobody says `no`."""
+def test_new_column_may_change_result(tmp_path: Path, cli_of: CliOf) -> None:
+    """A column can change without changed rows: then `no` is not allowed."""
     rows = {"g": [*range(10)], "x": [100] * 10}
     write_deltalake(str(tmp_path / "t"), pa.table(rows))
     query = "SELECT g, SUM(x) FROM t GROUP BY g HAVING SUM(x) > 50"

@@ -1,4 +1,4 @@
-"""Settings, what a run keeps of its tables and remembers, its memory, and signals that wait."""
+"""Settings, pinned tables, caches, the memory limit, and held signals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from impctl.measure.scratch import scratch_copy
 from impctl.reuse import verdict as reuse
 from impctl.rules.optimize import KEPT
 from impctl.safety.facts import Fact, FactKind, FactSource
-from impctl.service import context as memories
+from impctl.service import context as context_module
 from impctl.service.context import Context, Memory, SilentReporter, open_context, spark_of
 from impctl.service.memory_limit import MemoryLimit, limited_to, machine_memory, memory_from
 from impctl.service.output import held_signals
@@ -31,7 +31,7 @@ from impctl.workload.models import SparkSpec, Workload
 from tests.plan.catalogs import read
 from tests.support.run_cli import MonkeyPatch, interruptible, spied, write_files
 
-ASKED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")
+REQUESTED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")
 CAPTURED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 10")
 BRAND = (("sales#1", "brand"),)
 PRICE = (("sales#1", "price"),)
@@ -39,47 +39,47 @@ POSITIVE = Fact("sales", "price", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
 
 
 @pytest.fixture
-def judged(monkeypatch: MonkeyPatch) -> list[object]:
-    """A note for every verdict that was really reached."""
+def checks(monkeypatch: MonkeyPatch) -> list[object]:
+    """The calls that compute a verdict."""
     return spied(monkeypatch, reuse, "check_reuse")
 
 
-def test_a_verdict_is_reached_once(judged: list[object]) -> None:
+def test_verdict_is_computed_once(checks: list[object]) -> None:
     memory = Memory()
-    first = memory.reuse(ASKED, CAPTURED, BRAND, [])
+    first = memory.reuse(REQUESTED, CAPTURED, BRAND, [])
     assert first.allowed
-    assert memory.reuse(ASKED, CAPTURED, BRAND, ()) is first
-    assert len(judged) == 1
-    assert Memory().reuse(ASKED, CAPTURED, BRAND, ()) == first
-    assert len(judged) == 2
+    assert memory.reuse(REQUESTED, CAPTURED, BRAND, ()) is first
+    assert len(checks) == 1
+    assert Memory().reuse(REQUESTED, CAPTURED, BRAND, ()) == first
+    assert len(checks) == 2
 
 
-def test_all_that_decides_is_looked_at(judged: list[object]) -> None:
+def test_verdict_depends_on_all_inputs(checks: list[object]) -> None:
     memory = Memory()
-    assert memory.reuse(ASKED, CAPTURED, BRAND, ()).allowed
-    assert not memory.reuse(CAPTURED, ASKED, BRAND, ()).allowed
-    assert not memory.reuse(ASKED, CAPTURED, PRICE, ()).allowed
-    assert memory.reuse(ASKED, CAPTURED, PRICE, [POSITIVE]).allowed
-    assert not memory.reuse(ASKED, CAPTURED, PRICE, ()).allowed
-    assert len(judged) == 4
+    assert memory.reuse(REQUESTED, CAPTURED, BRAND, ()).allowed
+    assert not memory.reuse(CAPTURED, REQUESTED, BRAND, ()).allowed
+    assert not memory.reuse(REQUESTED, CAPTURED, PRICE, ()).allowed
+    assert memory.reuse(REQUESTED, CAPTURED, PRICE, [POSITIVE]).allowed
+    assert not memory.reuse(REQUESTED, CAPTURED, PRICE, ()).allowed
+    assert len(checks) == 4
 
 
 @pytest.mark.slow
-def test_verdicts_are_let_go_when_plans_are(judged: list[object]) -> None:
+def test_old_verdicts_are_dropped(checks: list[object]) -> None:
     memory, kind, source = Memory(), FactKind.NONNEGATIVE, FactSource.CONSTRAINT
-    facts = [Fact("sales", f"c{at}", kind, source) for at in range(KEPT + 1)]
+    facts = [Fact("sales", f"c{number}", kind, source) for number in range(KEPT + 1)]
     for fact in (*facts, facts[-1]):
-        memory.reuse(ASKED, CAPTURED, BRAND, [fact])
-    assert len(judged) == KEPT + 1
-    memory.reuse(ASKED, CAPTURED, BRAND, [facts[0]])
-    assert len(judged) == KEPT + 2
+        memory.reuse(REQUESTED, CAPTURED, BRAND, [fact])
+    assert len(checks) == KEPT + 1
+    memory.reuse(REQUESTED, CAPTURED, BRAND, [facts[0]])
+    assert len(checks) == KEPT + 2
 
 
 TEXT = 'version: 1\ntables: {t: {path: "${WHERE}"}}\nqueries: {q: {sql: "SELECT a FROM t"}}\n'
 
 
-def test_changes_are_read_again(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    parsed = spied(monkeypatch, memories, "workload_of")
+def test_changes_are_reloaded(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    parsed = spied(monkeypatch, context_module, "workload_of")
     file, memory = tmp_path / "w.yaml", Memory()
     file.write_text(TEXT)
     first = memory.workload(file, {"WHERE": "x"})
@@ -89,17 +89,17 @@ def test_changes_are_read_again(tmp_path: Path, monkeypatch: MonkeyPatch) -> Non
     file.write_text(TEXT.replace("SELECT a", "SELECT b"))
     assert memory.workload(file, {"WHERE": "y"}).queries["q"].sql == "SELECT b FROM t"
     assert len(parsed) == 3  # noqa: PLR2004
-    # A relative path is another file elsewhere, though its text is the same.
+    # The same relative path is another file in another folder.
     other = tmp_path / "other"
     other.mkdir()
     (other / "w.yaml").write_text(file.read_text())
     for folder in (tmp_path, other):
         monkeypatch.chdir(folder)
-        here = memory.workload(Path("w.yaml"), {"WHERE": "y"})
-        assert here.tables["t"].path == str(folder / "y")
+        relative = memory.workload(Path("w.yaml"), {"WHERE": "y"})
+        assert relative.tables["t"].path == str(folder / "y")
 
 
-def test_a_file_that_is_wrong_or_gone_is_told_each_time(tmp_path: Path) -> None:
+def test_invalid_or_missing_file_fails_each_time(tmp_path: Path) -> None:
     file, memory = tmp_path / "w.yaml", Memory()
     file.write_text(TEXT)
     memory.workload(file, {"WHERE": "x"})
@@ -119,11 +119,11 @@ SPEC = SparkSpec("local[2]", {"a": "1", "b": "2"})
 def workload(tmp_path: Path) -> Workload:
     query = {"sql": "SELECT a FROM t GROUP BY a", "policy": "strict"}
     spark = {"master": SPEC.master, "conf": SPEC.conf}
-    said = {"tables": "t", "queries": {"q": query}, "store": "kept", "spark": spark}
-    return load_workload(write_files(tmp_path, said), {})
+    document = {"tables": "t", "queries": {"q": query}, "store": "kept", "spark": spark}
+    return load_workload(write_files(tmp_path, document), {})
 
 
-def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
+def test_file_applies_without_settings(workload: Workload) -> None:
     settings = Settings(Path(workload.file))
     ctx = Context(settings, workload, SilentReporter())
     assert ctx.store_path == Path(workload.file).parent / "kept"
@@ -131,7 +131,7 @@ def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
     assert spark_of(workload, None) == workload.spark == SPEC
 
 
-def test_what_is_set_wins(workload: Workload, monkeypatch, tmp_path: Path) -> None:
+def test_settings_win(workload: Workload, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     file, store = Path(workload.file), Path("mine")
     settings = Settings(file, store=store, policy=Policy.AUTO, lock_timeout=0.0)
@@ -143,10 +143,10 @@ def test_what_is_set_wins(workload: Workload, monkeypatch, tmp_path: Path) -> No
     assert spark_of(workload, SparkSpec("yarn", {})).master == "yarn"
 
 
-def test_a_store_asked_for_at_a_uri_is_refused() -> None:
-    for given in ("s3://bucket/kept", Path("s3://bucket/kept")):
+def test_store_at_a_uri_is_refused() -> None:
+    for store in ("s3://bucket/kept", Path("s3://bucket/kept")):
         with pytest.raises(UsageError, match=r"cannot be at a URI: s3://bucket/kept") as caught:
-            store_folder(given)
+            store_folder(store)
         assert "object store" in (caught.value.hint or "")
     assert store_folder("kept") == Path("kept")
 
@@ -159,24 +159,24 @@ GROUPS = {
 TWO, THREE = pa.table({"id": [1, 2]}), pa.table({"id": [1, 2, 3]})
 
 
-def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
+def test_repinned_table_is_read_again(tmp_path: Path) -> None:
     with open_context(Settings(write_files(tmp_path, GROUPS, t=TWO, u=TWO))) as ctx:
-        old, beside = ctx.tables.snapshot("t"), ctx.tables.snapshot("u")
+        old, other = ctx.tables.snapshot("t"), ctx.tables.snapshot("u")
         shutil.rmtree(tmp_path / "t")
         create_table(str(tmp_path / "t"), THREE)
         repin = ctx.tables.repin("t")
         assert (repin.version, repin.table_id != old.table_id) == (old.version, True)
-        again = ctx.tables.snapshot("t")
-        assert (again.table_id, again.rows) == (repin.table_id, 3)
-        assert ctx.tables.snapshot("u") is beside
+        new = ctx.tables.snapshot("t")
+        assert (new.table_id, new.rows) == (repin.table_id, 3)
+        assert ctx.tables.snapshot("u") is other
 
 
 @pytest.mark.parametrize("running", [False, True])
 def test_a_scratch_copy_knows_running_spark(
     tmp_path: Path, monkeypatch: MonkeyPatch, running: bool
 ) -> None:
-    """Else its captures would be loaded row by row where a running Spark is far quicker."""
-    monkeypatch.setattr(memories.OwnSession, "is_running", running)
+    """Otherwise its captures would load row by row although a running Spark is faster."""
+    monkeypatch.setattr(context_module.OwnSession, "is_running", running)
     file = write_files(tmp_path, GROUPS, t=TWO)
     with open_context(Settings(file)) as ctx, scratch_copy(ctx, ("t",)) as scratch:
         assert scratch.has_spark is running
@@ -190,29 +190,29 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "much", "-1GB", "0", "2 TB of it", "0%", "101%", "GB"])
-def test_what_is_no_size(text: str) -> None:
+def test_invalid_size(text: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(text) + "$"):
         memory_from(text)
 
 
-def test_a_share_is_of_this_machine() -> None:
+def test_percentage_of_memory() -> None:
     whole = machine_memory()
     assert memory_from("50%") == whole // 2
     assert MemoryLimit(None).bytes == whole // 2
 
 
-def test_what_is_taken_is_seen() -> None:
+def test_limit_detects_usage() -> None:
     before = held_memory()
     assert before is not None
     limit = MemoryLimit(50_000_000)
     limit.check()
-    taken = b"x" * 120_000_000
+    allocated = b"x" * 120_000_000
     with pytest.raises(OutOfMemoryError, match="50 MB"):
         limit.check()
-    assert len(taken) == 120_000_000
+    assert len(allocated) == 120_000_000
 
 
-def test_what_would_be_too_much_is_not_made() -> None:
+def test_too_large_reservation_fails() -> None:
     limit = MemoryLimit(50_000_000)
     with limited_to(limit):
         reserve(10_000_000)
@@ -221,16 +221,16 @@ def test_what_would_be_too_much_is_not_made() -> None:
     reserve(90_000_000)
 
 
-def test_what_the_system_refuses_has_a_code() -> None:
-    refused = pytest.raises(OutOfMemoryError, match="no more memory")
-    with refused as caught, limited_to(MemoryLimit(None)):
+def test_failed_allocation_has_a_code() -> None:
+    raises = pytest.raises(OutOfMemoryError, match="no more memory")
+    with raises as caught, limited_to(MemoryLimit(None)):
         np.empty(1 << 62, dtype=np.int8)
     assert (caught.value.code, caught.value.exit_code) == ("out_of_memory", 3)
 
 
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_comes_after_the_block(number: signal.Signals) -> None:
+def test_signal_comes_after_the_block(number: signal.Signals) -> None:
     done: list[str] = []
 
     def commit() -> None:
@@ -248,7 +248,7 @@ def test_a_signal_comes_after_the_block(number: signal.Signals) -> None:
 
 
 @pytest.mark.usefixtures("heard_signals")
-def test_a_failure_of_the_block_is_not_lost() -> None:
+def test_failure_of_the_block_is_kept() -> None:
     def commit() -> None:
         with held_signals():
             os.kill(os.getpid(), signal.SIGTERM)
@@ -259,7 +259,7 @@ def test_a_failure_of_the_block_is_not_lost() -> None:
     assert str(caught.value.__context__) == "disk full"
 
 
-def test_a_signal_that_is_switched_off_stays_off() -> None:
+def test_ignored_signal_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with held_signals():
@@ -317,7 +317,7 @@ def test_missing_credentials_are_named(
     assert "`credentials: ambient`" in (caught.value.hint or "")
 
 
-def test_a_token_of_the_environment_is_not_sent_with_keys_of_the_file() -> None:
+def test_session_token_is_not_mixed_with_keys_of_the_file() -> None:
     env = {"AWS_SESSION_TOKEN": "strange"}
     with pytest.raises(UsageError) as caught:
         check_credentials("t", "s3://b/t", BOTH, env)

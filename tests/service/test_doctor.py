@@ -1,4 +1,4 @@
-"""`init` on tables that are there, and `doctor`, each thing it looks at made wrong in turn."""
+"""`init` on existing tables, and each check of `doctor`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.run_cli import (
 from tests.tables import handmade
 
 
-def found(ran: Ran, check: str) -> dict[str, Any]:
+def finding_of(ran: Ran, check: str) -> dict[str, Any]:
     (finding,) = [result for result in ran.results if result["check"] == check]
     return finding
 
@@ -54,7 +54,7 @@ def captured(cli_once: CliOnce) -> Cli:
 
 @pytest.fixture
 def sound_java(tmp_path_factory: pytest.TempPathFactory, monkeypatch: MonkeyPatch) -> Path:
-    """A Java that cannot be started without leaving a mark, with a `release` file beside it."""
+    """A fake Java with a `release` file, which creates a file when it is started."""
     home = tmp_path_factory.mktemp("jdk")
     (home / "bin").mkdir()
     (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.4"\n')
@@ -74,33 +74,36 @@ def no_jvm(sound_java: Path) -> Iterator[None]:
 def test_all_is_well(captured: Cli, sound_java: Path) -> None:
     ran = captured.good("doctor", "--every", "1d")
     assert {result["level"] for result in ran.results} == {"ok"}
-    assert f"Java 21 at {sound_java}/bin/java (JAVA_HOME)" == found(ran, "java")["message"]
-    assert "10 rows in 1 file" in found(ran, "readable")["message"]
-    assert "1 query" in found(ran, "checksums")["message"]
+    assert f"Java 21 at {sound_java}/bin/java (JAVA_HOME)" == finding_of(ran, "java")["message"]
+    assert "10 rows in 1 file" in finding_of(ran, "readable")["message"]
+    assert "1 query" in finding_of(ran, "checksums")["message"]
     assert ran.document["error"] is None
 
 
 def test_before_the_first_capture_nothing_is_created(cli: Cli) -> None:
     ran = cli.good("doctor")
-    assert "No store yet" in found(ran, "store_opens")["message"]
+    assert "No store yet" in finding_of(ran, "store_opens")["message"]
     assert not (cli.folder / ".impctl").exists()
 
 
-def test_misspelt_variables_are_told_and_others_listed(cli: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_misspelled_variables_give_a_warning(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     for entry in ENVVARS:
         monkeypatch.delenv(entry.name, raising=False)
-    assert found(cli.good("doctor"), "variables")["message"] == "No impctl variable is set"
+    assert finding_of(cli.good("doctor"), "variables")["message"] == "No impctl variable is set"
     monkeypatch.setenv("IMPCTL_LOCK_TIMEOUT", "7")
-    monkeypatch.setenv("IMPCTL_STORE", "")  # as if it was not set
+    monkeypatch.setenv("IMPCTL_STORE", "")  # counts as not set
     monkeypatch.setenv("IMPCTL_" + "LOCK_TIMOUT", "9")
     for name, value in (("LOCK_TIMOUT", "9"), ("REGION", "of the workload file")):
         monkeypatch.setenv("IMPCTL_" + name, value)
     ran = cli.good("doctor")
-    held, wrong = [result for result in ran.results if result["check"] == "variables"]
-    set_ones = "Variables that are set: `IMPCTL_LOCK_TIMEOUT` (seconds to wait for another writer)"
-    assert held["message"] == set_ones
-    assert (wrong["level"], wrong["fix"]) == ("warning", "did you mean `IMPCTL_LOCK_TIMEOUT`?")
-    assert "_LOCK_TIMOUT`" in wrong["message"]
+    listed, misspelled = [result for result in ran.results if result["check"] == "variables"]
+    expected = "Variables that are set: `IMPCTL_LOCK_TIMEOUT` (seconds to wait for another writer)"
+    assert listed["message"] == expected
+    assert (misspelled["level"], misspelled["fix"]) == (
+        "warning",
+        "did you mean `IMPCTL_LOCK_TIMEOUT`?",
+    )
+    assert "_LOCK_TIMOUT`" in misspelled["message"]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +113,9 @@ def test_misspelt_variables_are_told_and_others_listed(cli: Cli, monkeypatch: Mo
         ("", 0, "", "--spark"),
         (None, 2, "No Java 17 or newer found", "JAVA_HOME"),
     ],
-    ids=["old", "of no stated version", "none"],
+    ids=["old", "unknown version", "none"],
 )
-def test_java_that_may_not_do(
+def test_unsuitable_java(
     cli: Cli,
     sound_java: Path,
     monkeypatch: MonkeyPatch,
@@ -121,7 +124,7 @@ def test_java_that_may_not_do(
     message: str,
     fix: str,
 ) -> None:
-    """There is no other one, neither on PATH nor as a package."""
+    """No other Java is on PATH or installed as a package."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("impctl.spark.session.find_spec", lambda name: None)
     (sound_java / "release").unlink()
@@ -130,7 +133,7 @@ def test_java_that_may_not_do(
     elif release is None:
         monkeypatch.delenv("JAVA_HOME")
     ran = cli("doctor")
-    java = found(ran, "java")
+    java = finding_of(ran, "java")
     assert (ran.code, java["level"]) == (code, "problem" if code else "warning")
     assert message in java["message"]
     assert fix in java["fix"]
@@ -139,7 +142,7 @@ def test_java_that_may_not_do(
 
 
 @pytest.mark.parametrize(
-    ("version", "wanted", "within"),
+    ("version", "required", "is_supported"),
     [
         *((version, ">=4.1,<5", True) for version in ("4.1", "4.1.0")),
         *((version, ">=4.1,<5", False) for version in ("4.1.0rc1", "5.0.0")),
@@ -151,25 +154,25 @@ def test_java_that_may_not_do(
         ("7", "", True),
     ],
 )
-def test_ranges_of_versions(version: str, wanted: str, within: bool) -> None:
-    assert Installed("package", wanted, version).is_supported is within
+def test_version_ranges(version: str, required: str, is_supported: bool) -> None:
+    assert Installed("package", required, version).is_supported is is_supported
 
 
-def test_requirements_are_those_of_the_package() -> None:
+def test_requirements_match_the_package() -> None:
     names = {one.name: one for one in doctor.installed()}
-    # Built metadata may name the bounds in either order.
+    # The bounds may have any order in built metadata.
     assert set(names["python"].wanted.split(",")) == {">=3.11", "<3.14"}
     assert {"pyspark", "deltalake", "pyarrow"} <= set(names)
     assert "duckdb" not in names
 
 
-def test_a_package_out_of_range_names_its_fix(cli: Cli, monkeypatch: MonkeyPatch) -> None:
+def test_unsupported_package_names_a_fix(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     packages = (Installed("python", ">=3.11", "3.11.7"), Installed("deltalake", ">=1.6,<2", "1.5"))
     monkeypatch.setattr("impctl.service.doctor.installed", lambda: packages)
     ran = cli("doctor")
-    (old,) = [result for result in ran.results if result["subject"] == "deltalake"]
-    assert (ran.code, old["level"]) == (2, "problem")
-    assert old["fix"] == 'run `pip install "deltalake>=1.6,<2"`'
+    (outdated,) = [result for result in ran.results if result["subject"] == "deltalake"]
+    assert (ran.code, outdated["level"]) == (2, "problem")
+    assert outdated["fix"] == 'run `pip install "deltalake>=1.6,<2"`'
 
 
 @pytest.fixture
@@ -183,29 +186,27 @@ def one_file(tmp_path: Path) -> Callable[..., None]:
     return write
 
 
-def test_tables_that_cannot_be_read_hide_no_other_finding(
-    cli: Cli, one_file: Callable[..., None]
-) -> None:
+def test_unreadable_tables_hide_no_other_finding(cli: Cli, one_file: Callable[..., None]) -> None:
     one_file("f", pa.table({"id": [1]}), "fooBar")
     cli.edit("  t: {path: t}", "  t: {path: t}\n  u: {path: gone}\n  f: {path: f}")
     ran = cli("doctor")
-    readable = {result["subject"]: result for result in ran.results if result["area"] == "table"}
-    levels = {name: result["level"] for name, result in readable.items()}
+    by_table = {result["subject"]: result for result in ran.results if result["area"] == "table"}
+    levels = {name: result["level"] for name, result in by_table.items()}
     assert levels == {"t": "ok", "u": "problem", "f": "problem"}
-    assert (ran.code, readable["f"]["exit_code"]) == (3, 3)
-    assert "`fooBar`" in readable["f"]["message"]
+    assert (ran.code, by_table["f"]["exit_code"]) == (3, 3)
+    assert "`fooBar`" in by_table["f"]["message"]
 
 
-def test_the_change_feed_is_off(cli: Cli) -> None:
+def test_change_feed_is_off(cli: Cli) -> None:
     write_deltalake(cli.folder / "plain", ROWS)
     cli.edit("{path: t}", "{path: plain}")
-    feed = found(cli.good("doctor"), "change_feed")
+    feed = finding_of(cli.good("doctor"), "change_feed")
     assert feed["level"] == "warning"
     assert "delta.enableChangeDataFeed" in feed["fix"]
     assert f"delta.`{cli.path('plain')}` SET TBLPROPERTIES" in feed["fix"]
     call = feed["fix"].split("with deltalake ")[1]
-    eval(call, {"DeltaTable": DeltaTable})  # noqa: S307 - the call as it is told
-    assert found(cli.good("doctor"), "change_feed")["level"] == "ok"
+    eval(call, {"DeltaTable": DeltaTable})  # noqa: S307 - the suggested call
+    assert finding_of(cli.good("doctor"), "change_feed")["level"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_the_change_feed_is_off(cli: Cli) -> None:
 def test_retention_against_the_schedule(cli: Cli, every: str, level: str, code: int) -> None:
     """Deleted files are kept for a week unless the table says otherwise."""
     ran = cli("doctor", "--every", every)
-    schedule = found(ran, "schedule")
+    schedule = finding_of(ran, "schedule")
     assert (ran.code, schedule["level"]) == (code, level)
     assert "kept for 7 days (`delta.deletedFileRetentionDuration`)" in schedule["message"]
     assert (schedule["fix"] is None) is (level == "ok")
@@ -223,35 +224,35 @@ def test_retention_against_the_schedule(cli: Cli, every: str, level: str, code: 
 def test_a_pending_change_as_old_as_the_retention(captured: Cli) -> None:
     properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
     captured.table("t").alter.set_table_properties(properties)
-    schedule = found(captured.good("doctor"), "schedule")
+    schedule = finding_of(captured.good("doctor"), "schedule")
     assert schedule["level"] == "warning"
     assert "may be removed at any time" in schedule["message"]
 
 
-def refused_history(cli: Cli, said: str) -> None:
-    """What doctor says of history is what maintaining does."""
+def assert_history_refused(cli: Cli, message: str) -> None:
+    """`doctor` reports the failure that `maintain` would have."""
     ran = cli("doctor")
-    history = found(ran, "history")
+    history = finding_of(ran, "history")
     assert (ran.code, history["level"], history["exit_code"]) == (7, "problem", 7)
-    assert said in history["message"]
+    assert message in history["message"]
     assert cli("maintain").code == 7
 
 
-def test_history_that_is_gone(captured: Cli) -> None:
+def test_missing_history(captured: Cli) -> None:
     captured.append("t", ROWS.slice(0, 2))
     captured.append("t", ROWS.slice(2, 2))
     captured.table("t").create_checkpoint()
     for version in (0, 1):
         log_entry(captured.path("t"), version).unlink()
-    refused_history(captured, "sketch of `q`")
+    assert_history_refused(captured, "sketch of `q`")
 
 
-def test_a_vacuumed_file_is_history_gone_too(cli: Cli) -> None:
+def test_vacuumed_file_is_missing_history(cli: Cli) -> None:
     cli.table("t").alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
     cli.good("capture")
     write_deltalake(cli.path("t"), ROWS.slice(0, 3), mode="overwrite")
     cli.table("t").vacuum(0, dry_run=False, enforce_retention_duration=False)
-    refused_history(cli, "vacuumed")
+    assert_history_refused(cli, "vacuumed")
 
 
 def truncate_state(store: Path, _: MonkeyPatch) -> None:
@@ -301,7 +302,7 @@ Damage = Callable[[Path, MonkeyPatch], None]
         (fill_disk, 6, "disk_space", "free space"),
     ],
 )
-def test_what_is_wrong_with_a_store(
+def test_problems_of_a_store(
     captured: Cli, monkeypatch: MonkeyPatch, damage: Damage, code: int, check: str, fix: str
 ) -> None:
     before = [one["level"] for one in captured.good("doctor").results if one["check"] == check]
@@ -310,32 +311,32 @@ def test_what_is_wrong_with_a_store(
     damage(store, monkeypatch)
     files = {*store.rglob("*")}
     ran = captured("doctor")
-    finding = found(ran, check)
+    finding = finding_of(ran, check)
     assert (ran.code, finding["level"]) == (code, "problem" if code else "warning")
     assert fix in finding["fix"]
     assert finding["subject"] == ("q" if check == "checksums" else str(store))
     assert files <= {*store.rglob("*")}, "a check removes nothing"
     assert check != "disk_space" or finding["message"].startswith("1 kB free, the store uses ")
-    assert check == "disk_space" or found(ran, "disk_space")["level"] == "ok"
+    assert check == "disk_space" or finding_of(ran, "disk_space")["level"] == "ok"
 
 
 def test_the_lock_and_its_holder(captured: Cli) -> None:
     with held_lock(captured.folder / ".impctl") as holder:
-        locks = [found(captured.good("doctor"), "lock")]
+        locks = [finding_of(captured.good("doctor"), "lock")]
         holder.kill()
         holder.wait()
-        locks.append(found(captured.good("doctor"), "lock"))
+        locks.append(finding_of(captured.good("doctor"), "lock"))
     for lock, is_dead in zip(locks, (False, True), strict=True):
         assert lock["level"] == "warning"
         assert f"process {holder.pid} on host" in lock["message"]
         assert ("interrupted run" in lock["message"]) is is_dead
 
 
-def test_a_workload_that_is_wrong_hides_no_software(cli: Cli) -> None:
+def test_invalid_workload_hides_no_software(cli: Cli) -> None:
     cli.workload.write_text("version: 1\ntabels: {}\n")
     ran = cli("doctor")
     assert ran.refusal == (2, "workload_invalid")
-    assert found(ran, "java")["level"] == "ok"
+    assert finding_of(ran, "java")["level"] == "ok"
 
 
 def test_secrets_of_the_workload_stay_secret(cli: Cli, capsys: Capsys) -> None:
@@ -343,12 +344,12 @@ def test_secrets_of_the_workload_stay_secret(cli: Cli, capsys: Capsys) -> None:
     cli.edit('spark: {master: "local[2]"}', jars)
     cli.edit("{path: t}", "{path: t, storage_options: {k: hunter2}}")
     ran = cli.good("doctor")
-    assert "`spark.jars.packages`" in found(ran, "delta_jar")["message"]
+    assert "`spark.jars.packages`" in finding_of(ran, "delta_jar")["message"]
     assert "hunter2" not in json.dumps(ran.document)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-1d", "0d", "1", "1 fortnight"])
-def test_times_between_runs_that_are_none(text: str) -> None:
+def test_invalid_times_between_runs(text: str) -> None:
     with pytest.raises(UsageError):
         schedule_of(text)
 
@@ -366,34 +367,34 @@ def test_text_fits_and_quiet_is_short(
     monkeypatch.setenv("COLUMNS", "80")
     capsys.readouterr()
     assert run(build_app(), ["doctor", str(captured.workload), "--every", "8d"]) == 2
-    loud = capsys.readouterr()
+    normal = capsys.readouterr()
     assert run(build_app(), ["doctor", str(captured.workload), "--every", "8d", "-q"]) == 2
     quiet = capsys.readouterr()
-    long = [line for line in loud.out.splitlines() if len(line) > 80]
-    assert all(str(captured.folder) in line for line in long)
-    assert "\n  ok       " in loud.out
+    long_lines = [line for line in normal.out.splitlines() if len(line) > 80]
+    assert all(str(captured.folder) in line for line in long_lines)
+    assert "\n  ok       " in normal.out
     assert "  ok       " not in quiet.out
     assert "  problem  History is kept for 7 days" in quiet.out
     assert "fix: run more often" in quiet.out
-    assert loud.err.startswith("error: Found a problem with table `t` [problems_found]\nhint: ")
+    assert normal.err.startswith("error: Found a problem with table `t` [problems_found]\nhint: ")
 
 
 @pytest.mark.spark
-def test_spark_when_asked_for(cli: Cli, spark: Any, monkeypatch: MonkeyPatch) -> None:
-    session = found(cli.good("doctor", "--spark"), "spark_session")
+def test_spark_on_request(cli: Cli, spark: Any, monkeypatch: MonkeyPatch) -> None:
+    session = finding_of(cli.good("doctor", "--spark"), "spark_session")
     assert session["level"] == "ok"
     assert "started and answered" in session["message"]
-    reads = found(cli.good("doctor", "--spark"), "spark_reads")
+    reads = finding_of(cli.good("doctor", "--spark"), "spark_reads")
     assert (reads["area"], reads["subject"], reads["level"]) == ("table", "t", "ok")
     assert reads["message"] == "Spark read a file of 10 rows"
 
 
 def commit_times(cli: Cli) -> list[str]:
     results = cli.good("doctor").results
-    return [one["message"] for one in results if one["check"] == "commit_times"]
+    return [result["message"] for result in results if result["check"] == "commit_times"]
 
 
-def test_a_commit_from_the_future_and_one_that_goes_back(cli: Cli) -> None:
+def test_commit_times_in_the_future_or_out_of_order(cli: Cli) -> None:
     cli.append("t", ROWS.slice(0, 1))
     cli.append("t", ROWS.slice(0, 1))
     assert commit_times(cli) == []
@@ -403,12 +404,12 @@ def test_a_commit_from_the_future_and_one_that_goes_back(cli: Cli) -> None:
     assert "3 h ahead" in message
     for version in (1, 2):
         set_time(cli.path("t"), version, 10_000.0)
-    (message,) = commit_times(cli)  # Equal times are none to tell of.
+    (message,) = commit_times(cli)  # Equal times are fine.
     assert "version 1 has the time 1970-01-01 02:46:40Z" in message
 
 
 def add_tables(cli: Cli, tmp_path: Path) -> None:
-    """`odd`, with a file that is none, and `bare`, without a row, before `t`."""
+    """Add `odd`, with an invalid file, and `bare`, without rows, before `t`."""
     write_deltalake(str(tmp_path / "odd"), pa.table({"x": [1]}))
     (data,) = (tmp_path / "odd").glob("*.parquet")
     data.write_bytes(b"no Parquet at all")
@@ -418,14 +419,14 @@ def add_tables(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_one_table_that_cannot_be_read_hides_no_other(cli: Cli, spark: Any) -> None:
+def test_unreadable_table_hides_no_other(cli: Cli, spark: Any) -> None:
     add_tables(cli, cli.folder)
     ran = cli("doctor", "--spark")
-    told = {r["subject"]: r for r in ran.results if r["check"] == "spark_reads"}
-    levels = {name: entry["level"] for name, entry in told.items()}
+    by_table = {r["subject"]: r for r in ran.results if r["check"] == "spark_reads"}
+    levels = {name: entry["level"] for name, entry in by_table.items()}
     assert levels == {"odd": "problem", "bare": "ok", "t": "ok"}
-    assert told["odd"]["fix"]
-    messages = [told[name]["message"] for name in ("bare", "t")]
+    assert by_table["odd"]["fix"]
+    messages = [by_table[name]["message"] for name in ("bare", "t")]
     assert messages == ["the table has no file for Spark to read", "Spark read a file of 10 rows"]
 
 
@@ -434,7 +435,7 @@ Init = Callable[..., tuple[int, dict[str, Any]]]
 
 @pytest.fixture
 def impctl(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capsys) -> Init:
-    """Any command in an empty folder: its exit code and document."""
+    """Run a command in an empty folder. Return its exit code and document."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, dict[str, Any]]:
@@ -444,20 +445,20 @@ def impctl(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capsys) -> Init:
     return call
 
 
-DAYS = pa.array([date(2024, 1, 1 + at % 28) for at in range(5000)], pa.date32())
+DAYS = pa.array([date(2024, 1, 1 + row % 28) for row in range(5000)], pa.date32())
 VISITS = pa.table(
     {
         "visit": pa.array(range(5000), pa.int64()),
         "day": DAYS,
-        "page": pa.array([f"/p{at % 90}" for at in range(5000)]),
-        "is_new": pa.array([at % 2 == 0 for at in range(5000)]),
-        "flag": pa.array([at % 2 for at in range(5000)], pa.int32()),
+        "page": pa.array([f"/p{row % 90}" for row in range(5000)]),
+        "is_new": pa.array([row % 2 == 0 for row in range(5000)]),
+        "flag": pa.array([row % 2 for row in range(5000)], pa.int32()),
         "tags": pa.array([["a"]] * 5000),
     }
 )
 
 
-def test_what_is_written_passes_check(impctl: Init, tmp_path: Path) -> None:
+def test_init_output_passes_check(impctl: Init, tmp_path: Path) -> None:
     create_table(str(tmp_path / "visits"), VISITS)
     code, document = impctl("init", "visits")
     (result,) = document["results"]
@@ -486,12 +487,12 @@ def next_commands(result: dict[str, Any]) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> None:
+def test_names_special_in_yaml_or_sql(impctl: Init, tmp_path: Path) -> None:
     rows = pa.table(
         {
             "select": pa.array(range(9), pa.int64()),
             "y": pa.array(range(9), pa.int64()),
-            "a `b` ${HOME} é: #": pa.array([f"x{at // 2}" for at in range(9)]),
+            "a `b` ${HOME} é: #": pa.array([f"x{number // 2}" for number in range(9)]),
         }
     )
     folders = ('we ird $sal"es', "select", "123", "sub/select", "Select")
@@ -510,14 +511,14 @@ def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> N
 
 def test_a_group_by_column_of_any_name_works(impctl: Init, tmp_path: Path) -> None:
     for number, name in enumerate(("a `b` $c", "order", "é", "1st", "Yes", "group", "x.y")):
-        rows = pa.table({name: pa.array([f"v{at % 5}" for at in range(20)])})
+        rows = pa.table({name: pa.array([f"v{row % 5}" for row in range(20)])})
         create_table(str(tmp_path / f"t{number}"), rows)
     code, document = impctl("init", *(f"t{number}" for number in range(7)))
     assert code == 0, document
     assert impctl("capture", "impctl.yaml")[0] == 0
 
 
-def test_nothing_is_overwritten_unasked(impctl: Init, tmp_path: Path) -> None:
+def test_overwriting_needs_force(impctl: Init, tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), VISITS)
     file, schema = tmp_path / "impctl.yaml", tmp_path / "impctl.schema.json"
     schema.write_text("{}")
@@ -545,9 +546,9 @@ def test_nothing_is_overwritten_unasked(impctl: Init, tmp_path: Path) -> None:
         (["init", "--demo", "--out", "x.yaml"], 2),
     ],
 )
-def test_what_cannot_be(impctl: Init, tmp_path: Path, words: list[str], code: int) -> None:
-    ran, document = impctl(*words)
-    assert (ran, document["ok"]) == (code, False)
+def test_bad_flags(impctl: Init, tmp_path: Path, words: list[str], code: int) -> None:
+    exit_code, document = impctl(*words)
+    assert (exit_code, document["ok"]) == (code, False)
     assert document["error"]["hint"]
     assert list(tmp_path.iterdir()) == []
 
@@ -569,58 +570,56 @@ def test_mapped_names_and_tables_without_statistics(
 
 
 @pytest.mark.spark
-def test_the_demo_by_the_commands_it_prints(
-    impctl: Init, monkeypatch: MonkeyPatch, spark: Any
-) -> None:
-    """Over a tenth of its rows; `tests/test_wheel.py` maintains all of them."""
+def test_demo_runs_its_printed_commands(impctl: Init, monkeypatch: MonkeyPatch, spark: Any) -> None:
+    """It has a tenth of its rows here; `tests/test_wheel.py` uses all of them."""
     monkeypatch.delenv("IMPCTL_BY")
     monkeypatch.setattr(init, "DEMO_ROWS", 100_000)
     assert impctl("init", "--demo")[0] == 0
     assert impctl("init", "--demo")[0] == 2
     code, document = impctl("init", "--demo", "a $demo")
-    answers = {}
+    documents = {}
     for words in next_commands(document["results"][0]):
-        one_query = ("--query", "best_days") if words[0] == "verify" else ()
-        code, answers[words[0]] = impctl(*words, *one_query)
+        flags = ("--query", "best_days") if words[0] == "verify" else ()
+        code, documents[words[0]] = impctl(*words, *flags)
         assert code == 0, words
-    attributes = [one["attributes"] for one in answers["explain"]["results"]]
+    attributes = [one["attributes"] for one in documents["explain"]["results"]]
     chosen = [next(entry for entry in each if entry["chosen"]) for each in attributes]
     expected = [entry["expected"]["files"] for entry in chosen]
-    assert [one["left"][0]["files"] for one in answers["capture"]["results"]] == expected
-    assert len(answers["query"]["results"][0]["rows"]) == 2
-    assert answers["changes"]["results"][0]["rows"] == [["insert", 1, 90000001, "449100.00"]]
-    assert {one["reason_code"] for one in answers["maintain"]["results"]} == {"incremental"}
-    assert [one["results_equal"] for one in answers["verify"]["results"]] == [True]
+    assert [one["left"][0]["files"] for one in documents["capture"]["results"]] == expected
+    assert len(documents["query"]["results"][0]["rows"]) == 2
+    assert documents["changes"]["results"][0]["rows"] == [["insert", 1, 90000001, "449100.00"]]
+    assert {one["reason_code"] for one in documents["maintain"]["results"]} == {"incremental"}
+    assert [one["results_equal"] for one in documents["verify"]["results"]] == [True]
 
 
 @pytest.mark.slow
-def test_two_files_of_one_folder_have_two_stores(impctl: Init, tmp_path: Path) -> None:
+def test_two_files_in_a_folder_have_two_stores(impctl: Init, tmp_path: Path) -> None:
     create_table(str(tmp_path / "visits"), VISITS)
     assert impctl("init", "visits")[0] == 0
     assert impctl("init", "visits", "--out", "sales.yaml")[0] == 0
     for file in ("impctl.yaml", "sales.yaml"):
         assert impctl("capture", file)[0] == 0
-        assert "shared_store" not in _checks(impctl("doctor", file)[1])
+        assert "shared_store" not in findings_by_check(impctl("doctor", file)[1])
     assert (tmp_path / ".impctl").is_dir()
     assert (tmp_path / "sales.impctl").is_dir()
 
 
-def test_two_files_that_share_a_store_are_told(impctl: Init, tmp_path: Path) -> None:
+def test_shared_store_gives_a_warning(impctl: Init, tmp_path: Path) -> None:
     create_table(str(tmp_path / "visits"), VISITS)
     assert impctl("init", "visits", "--out", "a.yaml")[0] == 0
     text = (tmp_path / "a.yaml").read_text()
     for name, store in (("b.yml", "store: "), ("c.yaml", "store: other")):
         (tmp_path / name).write_text(text.replace("store: ", store))
     (tmp_path / "broken.yaml").write_text("version: [")
-    told = _checks(impctl("doctor", "a.yaml")[1])["shared_store"]
+    finding = findings_by_check(impctl("doctor", "a.yaml")[1])["shared_store"]
     (query,) = impctl("check", "a.yaml")[1]["results"]
     fix = "give each file a separate `store`, as `impctl init` does"
-    assert (told["level"], told["fix"]) == ("warning", fix)
-    assert told["message"] == (
+    assert (finding["level"], finding["fix"]) == ("warning", fix)
+    assert finding["message"] == (
         f"Other files use this store too: b.yml; of `{query['query']}` only the file captured "
         "last has a sketch"
     )
 
 
-def _checks(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def findings_by_check(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {result["check"]: result for result in document["results"]}

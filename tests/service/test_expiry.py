@@ -1,4 +1,4 @@
-"""Expiry: the edge of what is live, what is read for it, what is told, and what is refused."""
+"""Expiry: the edge of live rows, the files read for it, reports, and refusals."""
 
 from __future__ import annotations
 
@@ -73,25 +73,25 @@ spark: {master: "local[2]", conf: {spark.sql.session.timeZone: America/New_York}
 
 
 def numbered_rows(*minutes: int | None) -> pa.Table:
-    """Links seen so many minutes after noon; sources in turn, costs 0, 10, 20, ..."""
-    seen = [None if m is None else NOON + timedelta(minutes=m) for m in minutes]
-    local = [None if at is None else at.replace(tzinfo=None) for at in seen]
+    """Links seen at these minutes after noon; sources in turn, costs 0, 10, 20, ..."""
+    times = [None if minute is None else NOON + timedelta(minutes=minute) for minute in minutes]
+    local = [None if time is None else time.replace(tzinfo=None) for time in times]
     columns = {
-        "src": pa.array([at % 5 for at in range(len(seen))], pa.int64()),
-        "cost": pa.array([10 * at for at in range(len(seen))], pa.int64()),
-        "seen_at": pa.array(seen, pa.timestamp("us", tz="UTC")),
-        "day": pa.array([None if at is None else at.date() for at in seen], pa.date32()),
+        "src": pa.array([number % 5 for number in range(len(times))], pa.int64()),
+        "cost": pa.array([10 * number for number in range(len(times))], pa.int64()),
+        "seen_at": pa.array(times, pa.timestamp("us", tz="UTC")),
+        "day": pa.array([None if time is None else time.date() for time in times], pa.date32()),
         "local": pa.array(local, pa.timestamp("us")),
     }
     return pa.table(columns)
 
 
 def write_links(folder: Path) -> None:
-    """Six files: one of rows that expire in the next hour and before, five of later ones."""
+    """Six files: one with rows that expire within the next hour or before, five with later ones."""
     links = numbered_rows(-10, -20, -30, -40, -50, -59, -60, -61, None, 30)
     write_files(folder, WORKLOAD, links=links)
     for number in range(5):
-        more = numbered_rows(*[100 + 10 * number + at for at in range(5)])
+        more = numbered_rows(*[100 + 10 * number + minute for minute in range(5)])
         write_deltalake(str(folder / "links"), more, mode="append")
 
 
@@ -103,49 +103,49 @@ def cli(cli_once: CliOnce) -> Cli:
 @pytest.fixture
 def captured(cli_once: CliOnce) -> Cli:
     """The same with a sketch of `sums`, captured at noon."""
-    return cli_once("expiry captured", write_links, lambda cli: one(cli, "capture", "sums", 0))
+    return cli_once("expiry captured", write_links, lambda cli: run_one(cli, "capture", "sums", 0))
 
 
-def at(minutes: float) -> str:
+def instant(minutes: float) -> str:
     return (NOON + timedelta(minutes=minutes)).isoformat()
 
 
-def one(cli: Cli, command: str, query: str, minutes: float, *more: str) -> dict[str, Any]:
-    return cli.one(command, "--query", query, "--now", at(minutes), *more)
+def run_one(cli: Cli, command: str, query: str, minutes: float, *more: str) -> dict[str, Any]:
+    return cli.one(command, "--query", query, "--now", instant(minutes), *more)
 
 
-def rows_told(cli: Cli, query: str, minutes: float, *more: str) -> list[list[Any]]:
-    return sorted(one(cli, "query", query, minutes, *more)["rows"])
+def result_rows(cli: Cli, query: str, minutes: float, *more: str) -> list[list[Any]]:
+    return sorted(run_one(cli, "query", query, minutes, *more)["rows"])
 
 
-def test_only_files_that_meet_what_expired_are_read(captured: Cli) -> None:
-    ran = one(captured, "maintain", "sums", 10)
+def test_only_files_with_expired_rows_are_read(captured: Cli) -> None:
+    ran = run_one(captured, "maintain", "sums", 10)
     assert (ran["action"], ran["reason_code"], ran["changes"]) == ("exact", "expired", 2)
     assert ran["reason"].endswith("2 rows expired; 1 of 6 files was read for them")
-    assert ran["moments"] == {"now": at(10)}
+    assert ran["moments"] == {"now": instant(10)}
     assert ran["since"] == ran["versions"]
-    # Half an hour later there are rows of the first file alone; then of all.
-    assert "1 of 6 files" in one(captured, "maintain", "sums", 90)["reason"]
-    assert "6 of 6 files" in one(captured, "maintain", "sums", 500)["reason"]
+    # At 90 minutes, only rows of the first file expire; at 500, rows of all files.
+    assert "1 of 6 files" in run_one(captured, "maintain", "sums", 90)["reason"]
+    assert "6 of 6 files" in run_one(captured, "maintain", "sums", 500)["reason"]
 
 
 @pytest.mark.slow
-def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
+def test_nothing_runs_before_a_row_expires(captured: Cli) -> None:
     for minutes in (0, 0.5, 1 - 1 / 60):
-        ran = one(captured, "maintain", "sums", minutes)
+        ran = run_one(captured, "maintain", "sums", minutes)
         assert (ran["action"], ran["reason_code"]) == ("none", "up_to_date")
-        assert ran["moments"] == {"now": at(0)}
-    planned = captured.one("plan", "--query", "sums", "--now", at(0.5))
-    assert (planned["action"], planned["next_expiry"]) == ("none", at(1))
-    planned = captured.one("plan", "--query", "sums", "--now", at(1))
+        assert ran["moments"] == {"now": instant(0)}
+    planned = captured.one("plan", "--query", "sums", "--now", instant(0.5))
+    assert (planned["action"], planned["next_expiry"]) == ("none", instant(1))
+    planned = captured.one("plan", "--query", "sums", "--now", instant(1))
     assert (planned["action"], planned["reason_code"]) == ("exact", "expired")
-    stale = captured.one("status", "--query", "sums", "--now", at(1))
+    stale = captured.one("status", "--query", "sums", "--now", instant(1))
     assert "rows may have expired between" in stale["stale_reason"]
-    assert one(captured, "maintain", "sums", 1)["changes"] == 1
-    assert one(captured, "status", "sums", 1)["next_expiry"] == at(10)
-    assert one(captured, "maintain", "sums", 5000)["removed"]
-    assert one(captured, "status", "sums", 5000)["next_expiry"] == "never"
-    assert one(captured, "maintain", "sums", 9000)["action"] == "none"
+    assert run_one(captured, "maintain", "sums", 1)["changes"] == 1
+    assert run_one(captured, "status", "sums", 1)["next_expiry"] == instant(10)
+    assert run_one(captured, "maintain", "sums", 5000)["removed"]
+    assert run_one(captured, "status", "sums", 5000)["next_expiry"] == "never"
+    assert run_one(captured, "maintain", "sums", 9000)["action"] == "none"
 
 
 def expected_sums(cli: Cli, minutes: float) -> list[list[Any]]:
@@ -162,35 +162,35 @@ COMMANDS = [("maintain",), ("query",), ("rewrite",), ("plan",)]
 
 @pytest.mark.slow
 def test_the_clock_never_goes_back(cli: Cli) -> None:
-    one(cli, "capture", "sums", 10)
-    before = one(cli, "status", "sums", 10)
-    for command, *more in (("maintain", "--policy", "full"), *COMMANDS):
-        ran = cli(command, "--query", "sums", "--now", at(9), *more)
-        assert (ran.code, failed(ran)) == (3, "clock_went_back"), command
-    said = one(cli, "status", "sums", 9)
-    assert "the current time went back" in said["stale_reason"]
-    assert one(cli, "status", "sums", 10) == before
-    assert one(cli, "capture", "sums", 9)["moments"] == {"now": at(9)}
-    assert rows_told(cli, "sums", 9) == expected_sums(cli, 9)
+    run_one(cli, "capture", "sums", 10)
+    before = run_one(cli, "status", "sums", 10)
+    for command, *flags in (("maintain", "--policy", "full"), *COMMANDS):
+        ran = cli(command, "--query", "sums", "--now", instant(9), *flags)
+        assert (ran.code, error_code(ran)) == (3, "clock_went_back"), command
+    status = run_one(cli, "status", "sums", 9)
+    assert "the current time went back" in status["stale_reason"]
+    assert run_one(cli, "status", "sums", 10) == before
+    assert run_one(cli, "capture", "sums", 9)["moments"] == {"now": instant(9)}
+    assert result_rows(cli, "sums", 9) == expected_sums(cli, 9)
 
 
 def error_of(ran: Ran) -> dict[str, Any]:
     """The error of the run, or of the first query that failed."""
-    results = [one for one in ran.results if one.get("error")]
+    results = [result for result in ran.results if result.get("error")]
     failures = ran.document.get("failures") or []
-    own = ran.document["error"] or results[0]["error"]
-    return failures[0].get("error", own) if failures else own
+    first = ran.document["error"] or results[0]["error"]
+    return failures[0].get("error", first) if failures else first
 
 
-def failed(ran: Ran) -> str:
+def error_code(ran: Ran) -> str:
     return str(error_of(ran)["code"])
 
 
 @pytest.mark.slow
 def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setenv("IMPCTL_NOW", at(20))
-    assert one(cli, "capture", "sums", 10)["moments"] == {"now": at(10)}
-    assert cli.one("maintain", "--query", "sums")["moments"] == {"now": at(20)}
+    monkeypatch.setenv("IMPCTL_NOW", instant(20))
+    assert run_one(cli, "capture", "sums", 10)["moments"] == {"now": instant(10)}
+    assert cli.one("maintain", "--query", "sums")["moments"] == {"now": instant(20)}
     assert cli("maintain", "--now", "noon").error["code"] == "now_syntax"
 
 
@@ -202,9 +202,9 @@ def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: MonkeyPatch) -> 
         ("gone", "no such column"),
     ],
 )
-def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> None:
+def test_unsuitable_expiry_columns(cli: Cli, column: str, why: str) -> None:
     cli.edit("seen_at, after: 1 hour", f"{column}, after: 1 hour")
-    ran = cli("capture", "--query", "sums", "--now", at(0))
+    ran = cli("capture", "--query", "sums", "--now", instant(0))
     error = error_of(ran)
     assert (ran.code, error["code"]) == (2, "expiry_column")
     assert why in error["message"]
@@ -213,255 +213,258 @@ def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> N
 
 
 @pytest.mark.slow
-def test_a_sketch_of_another_query_is_of_live_rows_too(captured: Cli) -> None:
+def test_reused_sketch_covers_live_rows_too(captured: Cli) -> None:
     text = "SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 40"
-    other = captured.one("query", "--sql", text, "--now", at(10), "--by", "engine")
+    other = captured.one("query", "--sql", text, "--now", instant(10), "--by", "engine")
     assert other["reuse"]["query"] == "sums"
     assert sorted(other["rows"]) == [row for row in expected_sums(captured, 10) if row[1] > 40]
 
 
-def test_what_impctl_does_not_read_is_refused_over_such_a_table(cli: Cli) -> None:
+def test_unsupported_queries_of_expiring_tables_are_refused(cli: Cli) -> None:
     text = "SELECT src, cost FROM links TABLESAMPLE (50 PERCENT)"
-    ran = cli("query", "--sql", text, "--now", at(0))
+    ran = cli("query", "--sql", text, "--now", instant(0))
     assert ran.code == 3
     assert "rows of table `links` expire" in error_of(ran)["hint"]
 
 
-def test_the_condition_stands_beside_the_ranges(captured: Cli) -> None:
-    # The sketch stands for noon; nothing expired since, and the text asks the instant of the run.
-    ran = one(captured, "rewrite", "sums", 0.5)
+def test_rewrite_adds_the_expiry_condition(captured: Cli) -> None:
+    # The sketch is from noon and nothing expired since; the text uses the instant of the run.
+    ran = run_one(captured, "rewrite", "sums", 0.5)
     assert "`seen_at` > CAST('2026-03-01 11:00:30Z' AS TIMESTAMP) AND" in ran["sql"]
     assert "`src`" in ran["sql"]
-    assert ran["moments"] == {"now": at(0.5)}
-    plain = one(captured, "rewrite", "sums", 0.5, "--sketch", "never")
+    assert ran["moments"] == {"now": instant(0.5)}
+    plain = run_one(captured, "rewrite", "sums", 0.5, "--sketch", "never")
     assert "WHERE `seen_at` > CAST('2026-03-01 11:00:30Z' AS TIMESTAMP)" in plain["sql"]
-    # Of a day the midnight in New York counts: that of the last day but one was at 5:00 in UTC.
-    one(captured, "capture", "daily", 0)
-    daily = one(captured, "rewrite", "daily", 0)
+    # Days expire at midnight in New York, which is 5:00 UTC.
+    run_one(captured, "capture", "daily", 0)
+    daily = run_one(captured, "rewrite", "daily", 0)
     assert "`day` > CAST('2026-02-27' AS DATE)" in daily["sql"]
-    assert one(captured, "status", "daily", 0)["next_expiry"] == "2026-03-03T05:00:00+00:00"
+    assert run_one(captured, "status", "daily", 0)["next_expiry"] == "2026-03-03T05:00:00+00:00"
 
 
-def test_engines_that_read_files_are_told_the_condition(captured: Cli) -> None:
-    with open_context(Settings(captured.workload, now=at(0.5))) as ctx:
+def test_predicate_for_file_readers_has_the_expiry(captured: Cli) -> None:
+    with open_context(Settings(captured.workload, now=instant(0.5))) as ctx:
         result = files(ctx, QueryRequest("sums", sketch=SketchPolicy.ALWAYS))[0].tables["links"]
     assert result.predicate.startswith(
         "\"seen_at\" > CAST('2026-03-01 11:00:30+00:00' AS TIMESTAMPTZ)"
     )
 
 
-def test_explain_names_it(cli: Cli) -> None:
-    plan = one(cli, "explain", "sums", 0)["plan"]
-    told = [text for line in plan for text in line["pushed"]]
-    assert any("rows expire: at 2026-03-01T12:00:00+00:00" in text for text in told), told
+def test_explain_has_it(cli: Cli) -> None:
+    plan = run_one(cli, "explain", "sums", 0)["plan"]
+    pushed = [text for line in plan for text in line["pushed"]]
+    assert any("rows expire: at 2026-03-01T12:00:00+00:00" in text for text in pushed), pushed
 
 
 @pytest.mark.slow
-def test_join_trees_follow(cli: Cli) -> None:
+def test_join_trees_expire(cli: Cli) -> None:
     store = cli.path("another")
-    one(cli, "capture", "beside", 0)
+    run_one(cli, "capture", "beside", 0)
     for minutes in (10, 200):
-        ran = cli.good("maintain", "--query", "beside", "--now", at(minutes)).results
-        assert {(r["action"], r["reason_code"]) for r in ran} == {("exact", "expired")}
-        kept = one(cli, "status", "beside", minutes)["sketches"]
-        fresh = one(cli, "capture", "beside", minutes, "--store", store)["sketches"]
-        assert all(sketch in fresh for sketch in kept)
-        assert len(kept) == len(fresh) == 2
+        ran = cli.good("maintain", "--query", "beside", "--now", instant(minutes)).results
+        assert {(result["action"], result["reason_code"]) for result in ran} == {
+            ("exact", "expired")
+        }
+        maintained = run_one(cli, "status", "beside", minutes)["sketches"]
+        captured = run_one(cli, "capture", "beside", minutes, "--store", store)["sketches"]
+        assert all(sketch in captured for sketch in maintained)
+        assert len(maintained) == len(captured) == 2
 
 
 @pytest.mark.spark
-def test_a_sketch_that_only_grows_follows(cli: Cli) -> None:
-    """Only Spark captures a query with a window function like this one."""
-    one(cli, "capture", "numbered", 0)
-    touched = one(cli, "maintain", "numbered", 10)
+def test_conservative_sketch_follows(cli: Cli) -> None:
+    """Only Spark can capture this query with a window function."""
+    run_one(cli, "capture", "numbered", 0)
+    touched = run_one(cli, "maintain", "numbered", 10)
     assert (touched["action"], touched["reason_code"]) == ("touch", "expired")
     assert touched["changes"] == 2
 
 
-def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
-    then = expected_sums(captured, 0)
+def test_old_versions_are_read_at_their_instant(captured: Cli) -> None:
+    expected = expected_sums(captured, 0)
     captured.append("links", numbered_rows(-5, 5))
-    one(captured, "maintain", "sums", 10)
-    assert rows_told(captured, "sums", 30, "--at", "links=5", "--by", "engine") == then
+    run_one(captured, "maintain", "sums", 10)
+    assert result_rows(captured, "sums", 30, "--at", "links=5", "--by", "engine") == expected
 
 
-def test_eager_queries_pass_versions_first(cli: Cli) -> None:
+def test_eager_steps_precede_expiry(cli: Cli) -> None:
     cli.edit("answer: true", "maintain: eager", 1)
-    one(cli, "capture", "sums", 0)
+    run_one(cli, "capture", "sums", 0)
     cli.append("links", numbered_rows(-59, -5, 5))
-    results = cli.good("maintain", "--query", "sums", "--now", at(10)).results
+    results = cli.good("maintain", "--query", "sums", "--now", instant(10)).results
     steps = [(result["reason_code"], result["moments"]["now"]) for result in results]
-    assert steps == [("incremental", at(0)), ("expired", at(10))]
-    assert rows_told(cli, "sums", 10, "--by", "engine") == expected_sums(cli, 10)
+    assert steps == [("incremental", instant(0)), ("expired", instant(10))]
+    assert result_rows(cli, "sums", 10, "--by", "engine") == expected_sums(cli, 10)
 
 
 @pytest.mark.slow
-def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
+def test_trigger_counts_an_expiry_as_a_change(cli: Cli) -> None:
     cli.edit("answer: true", "trigger: {fresh_within: 5m}", 1)
-    one(cli, "capture", "sums", 0)
-    assert one(cli, "maintain", "sums", 0.9, "--due")["reason_code"] == "up_to_date"
-    assert one(cli, "maintain", "sums", 2, "--due")["reason_code"] == "not_due"
-    assert one(cli, "maintain", "sums", 6, "--due")["reason_code"] == "expired"
+    run_one(cli, "capture", "sums", 0)
+    assert run_one(cli, "maintain", "sums", 0.9, "--due")["reason_code"] == "up_to_date"
+    assert run_one(cli, "maintain", "sums", 2, "--due")["reason_code"] == "not_due"
+    assert run_one(cli, "maintain", "sums", 6, "--due")["reason_code"] == "expired"
 
 
-def test_who_follows_looks_when_a_row_expires(captured: Cli) -> None:
+def test_follower_looks_when_a_row_expires(captured: Cli) -> None:
     watch = TableWatch()
-    with open_context(Settings(captured.workload, now=at(0))) as ctx:
+    with open_context(Settings(captured.workload, now=instant(0))) as ctx:
         watch.pinned()
         ctx.tables.source("links")
         watch.saw(ctx)
         assert not watch.is_due(ctx)
     for minutes, is_due in ((0.9, False), (1, True)):
-        with open_context(Settings(captured.workload, now=at(minutes))) as later:
+        with open_context(Settings(captured.workload, now=instant(minutes))) as later:
             assert watch.is_due(later) is is_due
 
 
-def test_a_run_goes_on_to_an_instant_reached_already(cli: Cli, monkeypatch: MonkeyPatch) -> None:
-    # As where a run asked the clock, and waited for the lock while another one maintained.
-    one(cli, "capture", "sums", 10)
-    told = [Clock(NOON + timedelta(minutes=at)) for at in (9, 11)]
-    monkeypatch.setattr(Context, "time", lambda _: told.pop(0) if told[1:] else told[0])
+def test_run_uses_an_instant_already_reached(cli: Cli, monkeypatch: MonkeyPatch) -> None:
+    # As if a run read the clock, then waited for the lock while another one maintained.
+    run_one(cli, "capture", "sums", 10)
+    clocks = [Clock(NOON + timedelta(minutes=minute)) for minute in (9, 11)]
+    monkeypatch.setattr(Context, "time", lambda _: clocks.pop(0) if clocks[1:] else clocks[0])
     ran = cli.one("maintain", "--query", "sums")
-    assert (ran["reason_code"], ran["moments"]) == ("up_to_date", {"now": at(10)})
-    told[:] = [Clock(NOON + timedelta(minutes=9))]
+    assert (ran["reason_code"], ran["moments"]) == ("up_to_date", {"now": instant(10)})
+    clocks[:] = [Clock(NOON + timedelta(minutes=9))]
     assert error_of(cli("maintain", "--query", "sums"))["code"] == "clock_went_back"
 
 
-def test_another_expiry_is_another_query(captured: Cli) -> None:
+def test_changed_expiry_is_noticed(captured: Cli) -> None:
     captured.edit("after: 1 hour", "after: 2 hours")
-    assert one(captured, "maintain", "sums", 0)["reason_code"] == "definition_changed"
+    assert run_one(captured, "maintain", "sums", 0)["reason_code"] == "definition_changed"
 
 
 @pytest.mark.spark
-def test_spark_sees_live_rows_alone(cli: Cli) -> None:
+def test_spark_reads_only_live_rows(cli: Cli) -> None:
     for name in ("sums", "daily"):
-        one(cli, "capture", name, 0)
-        one(cli, "maintain", name, 10)
-        by_spark = rows_told(cli, name, 10, "--by", "spark")
-        assert by_spark == rows_told(cli, name, 10, "--by", "engine")
-    assert rows_told(cli, "sums", 10, "--by", "spark") == expected_sums(cli, 10)
-    assert len(rows_told(cli, "bare", 10, "--by", "spark")) == 12
-    # At the instant that the sketches stand for, whatever the clock says.
+        run_one(cli, "capture", name, 0)
+        run_one(cli, "maintain", name, 10)
+        by_spark = result_rows(cli, name, 10, "--by", "spark")
+        assert by_spark == result_rows(cli, name, 10, "--by", "engine")
+    assert result_rows(cli, "sums", 10, "--by", "spark") == expected_sums(cli, 10)
+    assert len(result_rows(cli, "bare", 10, "--by", "spark")) == 12
+    # At the instant of the sketches, not the current time.
     results = cli.good("verify", "--query", "sums", "--query", "daily").results
     assert [(entry["covers"], entry["slack"]) for entry in results] == [(True, 0)] * 2
 
 
 @pytest.mark.spark
-def test_partners_that_spark_reads_are_live(cli: Cli) -> None:
-    cli.good("capture", "--query", "far", "--now", at(0))
+def test_distant_join_partners_are_live(cli: Cli) -> None:
+    cli.good("capture", "--query", "far", "--now", instant(0))
     cli.append("links", numbered_rows(-70, -50, 5, None, 9))
-    ran = cli.good("maintain", "--query", "far", "--now", at(15)).results
+    ran = cli.good("maintain", "--query", "far", "--now", instant(15)).results
     assert {result["action"] for result in ran} == {"exact"}
     for entry in cli.good("verify", "--query", "far").results:
         assert (entry["covers"], entry["slack"]) == (True, 0)
-    assert any(cli.fragments("status", "--query", "far", "--now", at(15)).values())
-    ran = cli.good("maintain", "--query", "far", "--now", at(36 * 60)).results
+    assert any(cli.fragments("status", "--query", "far", "--now", instant(15)).values())
+    ran = cli.good("maintain", "--query", "far", "--now", instant(36 * 60)).results
     assert {result["action"] for result in ran} == {"exact"}
-    assert not any(cli.fragments("status", "--query", "far", "--now", at(36 * 60)).values())
+    assert not any(cli.fragments("status", "--query", "far", "--now", instant(36 * 60)).values())
 
 
-def test_rows_and_files_are_told_once_however_often_their_table_is_read(cli: Cli) -> None:
-    one(cli, "capture", "pairs", 0)
-    ran = cli.good("maintain", "--query", "pairs", "--now", at(58.5)).results[0]
+def test_rows_and_files_are_counted_once_in_a_self_join(cli: Cli) -> None:
+    run_one(cli, "capture", "pairs", 0)
+    ran = cli.good("maintain", "--query", "pairs", "--now", instant(58.5)).results[0]
     assert ran["reason"].endswith("6 rows expired; 1 of 6 files was read for them")
 
 
 @pytest.mark.slow
-def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(cli: Cli) -> None:
-    """Of the three that expire one alone is seen by the base, which asks for source 0."""
-    one(cli, "capture", "reach", 0)
-    for ran in cli.good("maintain", "--query", "reach", "--now", at(21)).results:
+def test_rows_read_by_base_and_step_of_a_recursion_count_once(cli: Cli) -> None:
+    """Three rows expire; the base reads one of them, with source 0."""
+    run_one(cli, "capture", "reach", 0)
+    for ran in cli.good("maintain", "--query", "reach", "--now", instant(21)).results:
         assert ran["changes"] == 3
         assert ran["reason"].endswith("3 rows expired; 1 of 6 files was read for them")
-    run = one(cli, "status", "reach", 21)["runs"][0]
+    run = run_one(cli, "status", "reach", 21)["runs"][0]
     assert (run["changes"], run["reason"]) == (3, ran["reason"])
-    ran = cli.good("maintain", "--query", "reach", "--now", at(31)).results[0]
+    ran = cli.good("maintain", "--query", "reach", "--now", instant(31)).results[0]
     assert ran["changes"] == 1
     assert ran["reason"].endswith("1 row expired; 1 of 6 files was read for them")
 
 
 @pytest.mark.parametrize("query", ["pairs", "daily"])
-def test_a_time_before_all_times_is_an_error_of_whoever_gives_it(cli: Cli, query: str) -> None:
-    first = ("--query", query, "--now", "0001-01-01")
+def test_time_below_the_supported_range_is_an_error(cli: Cli, query: str) -> None:
+    flags = ("--query", query, "--now", "0001-01-01")
     for command in ("check", "capture", "explain"):
-        assert failed(cli(command, *first)) == "now_range"
-    one(cli, "capture", query, 0)
+        assert error_code(cli(command, *flags)) == "now_range"
+    run_one(cli, "capture", query, 0)
     for command in ("query", "maintain"):
-        assert failed(cli(command, *first)) in ("clock_went_back", "now_range")
+        assert error_code(cli(command, *flags)) in ("clock_went_back", "now_range")
 
 
 @pytest.mark.slow
-def test_what_would_expire_after_all_times_never_does(cli: Cli) -> None:
+def test_expiry_beyond_the_last_time_is_never(cli: Cli) -> None:
     last = datetime(9999, 12, 31, 23, 30, tzinfo=UTC) - NOON
     rows = numbered_rows(last // timedelta(minutes=1))
     write_deltalake(cli.path("links"), rows, mode="overwrite")
     for query in ("pairs", "daily"):
-        one(cli, "capture", query, 0)
-        kept = one(cli, "status", query, 0)
-        assert (kept["stale"], kept["next_expiry"]) == (False, "never")
+        run_one(cli, "capture", query, 0)
+        status = run_one(cli, "status", query, 0)
+        assert (status["stale"], status["next_expiry"]) == (False, "never")
 
 
-def test_check_takes_the_instant(cli: Cli) -> None:
-    """The zone of the second one puts it before all times."""
-    for no_time in ("noon", "0001-01-01T00:00:00+02:00"):
-        assert failed(cli("check", "--query", "today", "--now", no_time)) == "now_syntax"
-    one(cli, "check", "today", 0)
+def test_check_accepts_now(cli: Cli) -> None:
+    """The zone of the second value puts it below the supported range."""
+    for invalid in ("noon", "0001-01-01T00:00:00+02:00"):
+        assert error_code(cli("check", "--query", "today", "--now", invalid)) == "now_syntax"
+    run_one(cli, "check", "today", 0)
 
 
-def test_a_replay_says_that_it_knows_no_expiries(cli: Cli) -> None:
-    one(cli, "capture", "pairs", 0)
-    told = "the replay ignores rows that expire: figures cover commits only"
-    assert told in cli.warnings("simulate", "--query", "pairs")
+def test_replay_warns_about_expiring_rows(cli: Cli) -> None:
+    run_one(cli, "capture", "pairs", 0)
+    warning = "the replay ignores rows that expire: figures cover commits only"
+    assert warning in cli.warnings("simulate", "--query", "pairs")
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
-"""In Berlin the hour from two to three is left out half an hour later."""
+"""Half an hour before Berlin skips the hour from two to three."""
 
 
 def table_of(times: list[datetime | None]) -> pa.Table:
     return pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC")), "x": range(len(times))})
 
 
-def micros(at: datetime) -> int:
-    return (at - EPOCH) // timedelta(microseconds=1)
+def micros(time: datetime) -> int:
+    return (time - EPOCH) // timedelta(microseconds=1)
 
 
 @pytest.mark.slow
 @random_seeds(2, 5, 8)
-def test_the_least_above_an_edge(tmp_path: Path, seed: int) -> None:
+def test_least_above_an_edge(tmp_path: Path, seed: int) -> None:
     random, path = Random(seed), str(tmp_path / "t")
 
     def with_statistics(columns: int) -> None:
         properties = {"delta.dataSkippingNumIndexedCols": str(columns)}
         DeltaTable(path).alter.set_table_properties(properties)
 
-    seen: list[datetime] = []
+    all_times: list[datetime] = []
     for number in range(6):
         offsets = [random.randint(-5_000_000, 5_000_000) for _ in range(random.randint(1, 4))]
         times = [
-            None if random.random() < 0.2 else NOW + timedelta(microseconds=by) for by in offsets
+            None if random.random() < 0.2 else NOW + timedelta(microseconds=offset)
+            for offset in offsets
         ]
         if number == 0:
             create_table(path, table_of(times))
         else:
-            # The second file has none.
+            # The second file has no statistics.
             with_statistics(0 if number == 1 else 32)
             write_deltalake(path, table_of(times), mode="append")
-        seen += [at for at in times if at is not None]
+        all_times += [time for time in times if time is not None]
     snapshot = open_source("t", path).snapshot()
-    for by in (-6_000_000, -3_000_000, -1, 0, 1, 2_500_000, 6_000_000):
-        edge = micros(NOW) + by
-        later = [micros(at) for at in seen if micros(at) > edge]
+    for offset in (-6_000_000, -3_000_000, -1, 0, 1, 2_500_000, 6_000_000):
+        edge = micros(NOW) + offset
+        later = [micros(time) for time in all_times if micros(time) > edge]
         result = least_above(snapshot, "at", edge)
         if later:
-            # Statistics are cut to milliseconds, and taken for one more.
+            # Statistics are truncated to milliseconds, so maxima count as one more.
             assert edge < result <= min(later) < result + 2_000
         else:
             assert result is None
 
 
-def test_files_with_live_rows_alone_are_not_read(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_files_with_only_live_rows_are_skipped(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     path = str(tmp_path / "t")
     create_table(path, table_of([NOW, NOW + timedelta(seconds=9)]))
     for seconds in (20, 30, 40):
@@ -474,14 +477,14 @@ def test_files_with_live_rows_alone_are_not_read(tmp_path: Path, monkeypatch: Mo
     assert read == []
     assert least_above(snapshot, "at", micros(NOW) + 5_000_000) == micros(NOW) + 9_000_000
     assert [len(files) for _, _, files in read] == [1]
-    # Where all of a file expired, the next one begins.
+    # If all rows of a file expired, the next file counts.
     result = least_above(snapshot, "at", micros(NOW) + 9_500_000)
     assert micros(NOW) + 20_000_000 - 2_000 < result <= micros(NOW) + 20_000_000
     assert [len(files) for _, _, files in read] == [1]
 
 
-def live(ctx: Context, now: datetime, zone: str) -> Literal:
-    """The constant that rows which are live are later than."""
+def live_edge(ctx: Context, now: datetime, zone: str) -> Literal:
+    """The constant that live rows are later than."""
     return live_rows(
         ctx.workload.tables["t"].expiry, ctx.tables.snapshot("t"), now, zone
     ).later_than
@@ -497,7 +500,7 @@ def expiring(column: str, after: str, zone: str = "UTC") -> dict[str, Any]:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "+05:30"])
 def test_days_expire_at_their_midnight(tmp_path: Path, zone: str) -> None:
-    days = [date(2026, 3, 25) + timedelta(days=by) for by in range(6)]
+    days = [date(2026, 3, 25) + timedelta(days=number) for number in range(6)]
     midnights = [
         datetime(day.year, day.month, day.day, tzinfo=zone_of(zone)).astimezone(UTC) for day in days
     ]
@@ -505,28 +508,32 @@ def test_days_expire_at_their_midnight(tmp_path: Path, zone: str) -> None:
     with open_context(Settings(write_files(tmp_path, expiring("day", "36h", zone), t=rows))) as ctx:
         for hours in range(-10, 60):
             now = NOW + timedelta(hours=hours)
-            edge = live(ctx, now, zone)
+            edge = live_edge(ctx, now, zone)
             assert edge.type == DATE
-            kept = [day for day in days if day > EPOCH.date() + timedelta(days=edge.value)]
-            coming = [m for m in midnights if m > now - timedelta(hours=36)]
-            assert len(kept) == len(coming), (now, zone)
-            expected = (min(coming) + timedelta(hours=36)).isoformat() if coming else NEVER
+            live_days = [day for day in days if day > EPOCH.date() + timedelta(days=edge.value)]
+            live_midnights = [
+                midnight for midnight in midnights if midnight > now - timedelta(hours=36)
+            ]
+            assert len(live_days) == len(live_midnights), (now, zone)
+            expected = (
+                (min(live_midnights) + timedelta(hours=36)).isoformat() if live_midnights else NEVER
+            )
             assert next_expiry(ctx, {"t": 0}, now.isoformat()) == expected
 
 
-def test_the_edge_is_exact_to_the_microsecond(tmp_path: Path) -> None:
+def test_edge_is_exact_to_the_microsecond(tmp_path: Path) -> None:
     file = write_files(tmp_path, expiring("at", "1 hour"), t=table_of([NOW]))
     with open_context(Settings(file)) as ctx:
-        edge = live(ctx, NOW, "Europe/Berlin")
+        edge = live_edge(ctx, NOW, "Europe/Berlin")
     assert (edge.type, edge.value) == (TIMESTAMP, micros(NOW) - 3_600_000_000)
 
 
-def test_where_nobody_can_look_every_run_has_to(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_unreadable_file_has_unknown_expiry(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     rows_of_t = table_of([NOW, NOW - timedelta(hours=2)])
     file = write_files(tmp_path, expiring("at", "1 hour"), t=rows_of_t)
     with open_context(Settings(file)) as ctx:
         assert next_expiry(ctx, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
-    unread = Mock(side_effect=TableError("only Spark reads this"))
-    monkeypatch.setattr(prepare, "read_batches", unread)
+    unreadable = Mock(side_effect=TableError("only Spark reads this"))
+    monkeypatch.setattr(prepare, "read_batches", unreadable)
     with open_context(Settings(file)) as ctx:
         assert next_expiry(ctx, {"t": 0}, NOW.isoformat()) == ""

@@ -367,7 +367,7 @@ def test_changed_state_setting_applies_at_the_next_budgeted_run(captured_pins: C
     captured_pins.good("maintain")
     assert read_counts(folder, "least") == (3,)
     ran = captured_pins.good("maintain", "--disk", "1GB")
-    assert {result["action"] for result in ran.results} == {"none"}, "no capture is asked for"
+    assert {result["action"] for result in ran.results} == {"none"}, "no capture is needed"
     assert read_counts(folder, "least") == (0,)
     captured_pins.edit("state: keep", "state: least")
     captured_pins.good("maintain", "--disk", "1GB")

@@ -453,7 +453,9 @@ def test_lock_postpones_work_another_process_may_do(
     cli.good("maintain")
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
     assert "three" not in run_once(process)
-    assert process.scheduler.retries.next_due() is None, "what is not due is not put off for ever"
+    assert process.scheduler.retries.next_due() is None, (
+        "queries that are not due are not postponed"
+    )
     assert process.scheduler.pause() > 0
 
 

@@ -343,7 +343,7 @@ def test_commits_are_read_once_then_forgotten(many: Cli, monkeypatch: MonkeyPatc
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
         many.good("maintain", "--query", "bound")
         assert due.waiting_queries(ctx, specs, 5.0, log)[0].pending.rows == 0
-        assert len(log) == 1, "what `five` lacks"
+        assert len(log) == 1, "the commit pending for `five`"
         many.good("maintain")
         due.waiting_queries(ctx, specs, 5.0, log)
         assert len(log) == 0
