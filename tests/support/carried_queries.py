@@ -1,4 +1,4 @@
-"""Queries carried along by circuits: loaded, stepped, stored, taken up again, rows beside them."""
+"""Queries maintained by circuits: loaded, stepped, stored and restored, with their rows."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from tests.support.reference_plan import Annotated, Lineage, Tables, annotate, b
 
 
 def arrow_rows(schema: Schema, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """Rows by the columns' names, in the types in which impctl's readers hand them out."""
+    """Rows by column name, in the types that impctl's readers return."""
     kinds = pa.schema([(column.name, arrow_type(column.type)) for column in schema])
     return pa.Table.from_pylist(list(rows), schema=kinds)
 
 
 Stored = dict[tuple[str, int], pa.Table]
-"""What a store would hold of a query's state."""
+"""A query's state as a store would have it."""
 
 
 def restored(session: MaintainedQuery, stored: Stored, fresh: MaintainedQuery) -> MaintainedQuery:
-    """A session that takes up where another one stopped, by way of what a store would hold."""
+    """Continue a session in `fresh`, by way of a store."""
     checkpoint = session.checkpoint()
     session.saved()
     for name, sequence in checkpoint.drop:
@@ -58,8 +58,8 @@ def restored(session: MaintainedQuery, stored: Stored, fresh: MaintainedQuery) -
     runs: dict[str, list[tuple[int, pa.Table]]] = {}
     for (name, sequence), table in sorted(stored.items(), key=lambda item: item[0]):
         runs.setdefault(name, []).append((sequence, table))
-    kept = {keeper.name for keeper in fresh.keepers()}
-    for name, sequence in [key for key in stored if key[0] not in kept]:
+    names = {keeper.name for keeper in fresh.keepers()}
+    for name, sequence in [key for key in stored if key[0] not in names]:
         del stored[name, sequence]
     fresh.restore(runs, checkpoint.counters, is_converted=True)
     return fresh
@@ -70,7 +70,7 @@ def sketches_of(query: MaintainedQuery) -> dict[str, set[int]]:
 
 
 def counts_of(query: MaintainedQuery) -> list[list[int]]:
-    """The rows that carry each fragment, per access."""
+    """The number of rows with each range, per access."""
     return [count.tolist() for count in query.merge.counts]
 
 
@@ -83,12 +83,11 @@ def every_one(node: Plan) -> bool:
 
 
 BOUNDARIES = (1, 2, 3)
-"""Of the fragments by f."""
+"""Boundaries of the ranges of column f."""
 
 
 class Case(Struct, frozen=True, dict=True):
-    """A query and the circuits that keep its sketches, and its rows besides; fixpoints are
-    barriers."""
+    """A query, and the circuits that maintain its sketches and rows; fixpoints are barriers."""
 
     query: Query
     sketched: Mapping[AccessId, RangePartition]
@@ -101,7 +100,7 @@ class Case(Struct, frozen=True, dict=True):
     def compiled(self, *, with_answer: bool, absorbs: Absorbs | None = None) -> Dataflow:
         answer = answer_plan(self.ruled) if with_answer else None
         plan = self.core if answer is None else answer.kept
-        barriers = [at for at, node in enumerate(plan.walk()) if isinstance(node, Fixpoint)]
+        barriers = [index for index, node in enumerate(plan.walk()) if isinstance(node, Fixpoint)]
         return compile_plan(
             plan, self.sketched, {}, barriers=barriers, answer=answer, absorbs=absorbs
         )
@@ -109,7 +108,7 @@ class Case(Struct, frozen=True, dict=True):
     def expected(
         self, tables: CarriedTables, is_barrier: Callable[[Plan], bool] = every_one
     ) -> dict[AccessId, set[int]]:
-        """The fragments of the answer's rows and of what barriers keep besides."""
+        """The ranges of the result's rows and of all rows of barriers."""
         return self.fragments(annotate(self.core, tables, whole_windows=True), tables, is_barrier)
 
     def fragments(
@@ -119,16 +118,18 @@ class Case(Struct, frozen=True, dict=True):
         is_barrier: Callable[[Plan], bool] = every_one,
     ) -> dict[AccessId, set[int]]:
         nodes, table = list(self.core.walk()), {s.access: s.table for s in self.core.scans}
-        kept = (rows for at, rows in result.first_rows.items() if is_barrier(nodes[at]))
+        barrier_rows = (
+            rows for index, rows in result.first_rows.items() if is_barrier(nodes[index])
+        )
         ranges: dict[AccessId, set[int]] = {access: set() for access in self.sketched}
-        for access, number in result.lineage.union(*kept):
+        for access, number in result.lineage.union(*barrier_rows):
             if access in ranges:
                 ranges[access].add(range_id(tables[table[access]][number]))
         return ranges
 
 
 class Drawn(Struct, frozen=True):
-    """Tables of these columns, whose rows are drawn at random."""
+    """Tables of these columns, with random rows."""
 
     columns: Mapping[str, Sequence[str]]
     some_row: Callable[[Random, str], Row]
@@ -144,34 +145,34 @@ class Drawn(Struct, frozen=True):
         """The query with sketches of all accesses, or of those to these tables."""
         query = parse_query(sql, self.catalog)
         core = core_of(query.root)
-        wanted = self.columns if tables is None else tables
+        names = self.columns if tables is None else tables
         sketched = {
             scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
             for scan in core.scans
-            if scan.table in wanted
+            if scan.table in names
         }
         return Case(query, sketched, core)
 
     def some_tables(self, rng: Random, sizes: Mapping[str, int]) -> dict[str, list[Row]]:
-        """So many rows of each."""
+        """Random tables of these sizes."""
         return {n: [self.some_row(rng, n) for _ in range(sizes[n])] for n in self.columns}
 
     def some_change(
         self, rng: Random, name: str, rows: list[Row], most: int
     ) -> tuple[list[Row], list[int]]:
-        """Rows that come, some twice, and rows that go; `rows` is brought up to date."""
-        came = [self.some_row(rng, name) for _ in range(rng.randint(0, most))]
-        came += rng.sample(came, len(came) // 3)
-        gone = rng.sample(rows, min(len(rows), rng.randint(0, most)))
-        for row in gone:
+        """Inserted rows, some twice, and deleted rows; this updates `rows`."""
+        inserted = [self.some_row(rng, name) for _ in range(rng.randint(0, most))]
+        inserted += rng.sample(inserted, len(inserted) // 3)
+        deleted = rng.sample(rows, min(len(rows), rng.randint(0, most)))
+        for row in deleted:
             rows.remove(row)
-        rows += came
-        return came + gone, [1] * len(came) + [-1] * len(gone)
+        rows += inserted
+        return inserted + deleted, [1] * len(inserted) + [-1] * len(deleted)
 
     def some_changes(
         self, rng: Random, tables: CarriedTables, most: Sequence[int]
     ) -> dict[str, TableChange]:
-        """Those of most of the tables, of so many rows or so many."""
+        """Changes of most tables; `most` lists maximum numbers of rows to choose from."""
         return {
             name: self.change_of(name, *self.some_change(rng, name, rows, rng.choice(most)))
             for name, rows in tables.items()
@@ -183,7 +184,7 @@ class Drawn(Struct, frozen=True):
         return TableChange(pa.table(arrays), np.array(weights, dtype=np.int64))
 
     def whole(self, tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, pa.Table]]:
-        """The tables as a query is loaded with them."""
+        """The whole tables, as a query loads them."""
         return [
             (name, self.change_of(name, rows, [1] * len(rows)).rows)
             for name, rows in tables.items()
@@ -198,8 +199,10 @@ class Drawn(Struct, frozen=True):
         most: Sequence[int] = (1, 3, 6),
         limits: Limits | None = None,
     ) -> Iterator[MaintainedQuery]:
-        """The query once it is loaded, and after each of so many steps; `tables` are brought up to
-        date. Between steps it is sometimes taken up anew from what was stored."""
+        """Yield the query after loading and after each step; this updates `tables`.
+
+        Between steps it is sometimes restored from stored state.
+        """
         query, stored = MaintainedQuery(compiled()), Stored()
         if limits is not None:
             query.circuit.end_by(limits)
@@ -217,29 +220,29 @@ def range_id(row: Row) -> int:
     return len(BOUNDARIES) + 1 if value is None else sum(value >= one for one in BOUNDARIES)
 
 
-def rows_kept(query: MaintainedQuery, asked: Query) -> object:
-    """The rows of the answer by what is kept of it."""
-    kept = query.compiled.kept
-    assert kept is not None
-    answer = answer_of_rows(answer_plan(asked).ending, kept.whole(), "UTC")
+def rows_kept(query: MaintainedQuery, query_asked: Query) -> object:
+    """The rows of the result, computed from the materialized ones."""
+    stored = query.compiled.kept
+    assert stored is not None
+    answer = answer_of_rows(answer_plan(query_asked).ending, stored.whole(), "UTC")
     return bag(zip(*(column.to_pylist() for column in answer.columns), strict=True))
 
 
-def best_ranked(held: BestFixpointRows) -> list[tuple[dict[str, int | None], int, int]]:
-    """All rows that are in by their columns, with rank and low."""
-    run = held.arrangement.whole()
+def best_ranked(stored: BestFixpointRows) -> list[tuple[dict[str, int | None], int, int]]:
+    """All stored rows by column, with rank and low."""
+    run = stored.arrangement.whole()
     if run is None:
         return []
-    whole = held.rows()
-    columns = [whole.columns[name].to_arrow().to_pylist() for name in held.names]
+    whole = stored.rows()
+    columns = [whole.columns[name].to_arrow().to_pylist() for name in stored.names]
     ranks = run.values["rank"].tolist()
     lows = run.values["low"].tolist() if "low" in run.values else [0] * len(ranks)
-    rows = (dict(zip(held.names, row, strict=True)) for row in zip(*columns, strict=True))
+    rows = (dict(zip(stored.names, row, strict=True)) for row in zip(*columns, strict=True))
     return list(zip(rows, ranks, lows, strict=True))
 
 
 class ReferencePartners(Struct, frozen=True):
-    """Reads sides and joins of a circuit from the tables as they are when it is asked."""
+    """Reads sides and joins of a circuit from the current tables."""
 
     compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
@@ -248,50 +251,52 @@ class ReferencePartners(Struct, frozen=True):
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         assert keys
         assert len(keys[0])
-        wanted = self.compiled.read_side(side)
+        readable = self.compiled.read_side(side)
         if side not in self.compiled.sides_by(Strategy.FILES):
-            return self._read(wanted)
-        return self._by_files(wanted, keys)
+            return self._read(readable)
+        return self._by_files(readable, keys)
 
-    def _by_files(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
-        reading = Transient(wanted, self.partitions)
+    def _by_files(self, readable: Readable, keys: Sequence[Vector]) -> Batch:
+        reading = Transient(readable, self.partitions)
         sizes = {access: len(self.tables[s.table]) for access, s in reading.sources.items()}
-        result = read_in_turn(wanted, reading.sources, keys, sizes, self._asked)
-        return empty_batch(len(wanted.accesses)) if result is None else reading.rows(result)
+        result = read_in_turn(readable, reading.sources, keys, sizes, self._matching)
+        return empty_batch(len(readable.accesses)) if result is None else reading.rows(result)
 
-    def _asked(self, source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
-        """The rows of a table with these values, and no other."""
+    def _matching(
+        self, source: Source, values_asked: Mapping[ColumnName, Sequence[Vector]]
+    ) -> pa.Table:
+        """Only the rows of a table with these values."""
         kinds = {name: kind for _, name, kind in source.scan.columns}
         kinds |= {p.attribute: p.type for p in source.scan.partitions}
-        held = self.tables[source.table]
+        rows = self.tables[source.table]
         columns = {
-            name: pa.array([row[name] for row in held], arrow_type(kinds[name]))
+            name: pa.array([row[name] for row in rows], arrow_type(kinds[name]))
             for name in source.scan.table_columns
         }
-        kept = np.ones(len(held), dtype=np.bool_)
-        for name, lists in asked.items():
+        mask = np.ones(len(rows), dtype=np.bool_)
+        for name, lists in values_asked.items():
             for values in lists:
-                kept &= WantedValues.of(values).held_by(from_arrow(columns[name], kinds[name]))
-        return pa.table(columns).filter(pa.array(kept)) if columns else bare_rows(len(held))
+                mask &= WantedValues.of(values).held_by(from_arrow(columns[name], kinds[name]))
+        return pa.table(columns).filter(pa.array(mask)) if columns else bare_rows(len(rows))
 
     def whole(self, side: str) -> Iterator[Batch]:
         """All rows of a side, in two parts."""
         yield from self._halves(self._all(self.compiled.read_side(side)))
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
-        """The rows that statistics as exact as can be leave, in two parts."""
+        """The rows that exact statistics would not skip, in two parts."""
         rows = self._all(self.compiled.read_side(side))
-        wanted = MovedConditions((before,), (after,)).rows_that_move
-        kept = np.zeros(len(rows), dtype=np.bool_)
-        for parts in wanted if len(rows) else ():
-            kept |= np.logical_and.reduce([_may_meet(part, rows) for part in parts])
-        yield from self._halves(rows.keep(kept))
+        conditions = MovedConditions((before,), (after,)).rows_that_move
+        mask = np.zeros(len(rows), dtype=np.bool_)
+        for parts in conditions if len(rows) else ():
+            mask |= np.logical_and.reduce([_may_meet(part, rows) for part in parts])
+        yield from self._halves(rows.keep(mask))
 
-    def _all(self, wanted: Readable) -> Batch:
-        if wanted.plan is wanted.rows:
-            # Above a grouping the slow reference has sets of fragments that it cannot put in rows.
-            return self._by_files(wanted, ())
-        return self._read(wanted)
+    def _all(self, readable: Readable) -> Batch:
+        if readable.plan is readable.rows:
+            # Above a grouping the reference has sets of ranges, which it cannot put in rows.
+            return self._by_files(readable, ())
+        return self._read(readable)
 
     def pairs(self, joined: Readable) -> list[Batch]:
         return self._halves(self._read(joined))
@@ -301,17 +306,17 @@ class ReferencePartners(Struct, frozen=True):
         half = len(whole) // 2
         return [whole.take(np.arange(half)), whole.take(np.arange(half, len(whole)))]
 
-    def _read(self, wanted: Readable) -> Batch:
-        plan = _without_fragments(wanted.plan)
+    def _read(self, readable: Readable) -> Batch:
+        plan = _without_ranges(readable.plan)
         result = annotate(plan, self.tables)
         columns = {
-            name: self._vector([values[at] for values, _ in result.rows], kind)
-            for at, (name, kind) in enumerate(wanted.columns)
+            name: self._vector([values[index] for values, _ in result.rows], kind)
+            for index, (name, kind) in enumerate(readable.columns)
         }
         names = {scan.access: scan.table for scan in plan.scans}
         tags = tuple(
             RowTags(self._ranges(access, names[access], [of for _, of in result.rows]))
-            for access in wanted.accesses
+            for access in readable.accesses
         )
         return Batch(columns, np.ones(len(result.rows), np.int64), tags)
 
@@ -327,19 +332,19 @@ class ReferencePartners(Struct, frozen=True):
         return partition.range_ids_of(self._vector(list(values), partition.type))
 
 
-def _without_fragments(plan: Plan) -> Plan:
-    """The plan as it was before fragments were carried through it."""
+def _without_ranges(plan: Plan) -> Plan:
+    """The plan without the columns that carry ranges."""
     if isinstance(plan, Scan):
-        kept = tuple(a for a in plan.attributes if a.name != RANGE_COLUMN)
-        return replace(plan, attributes=kept)
+        remaining = tuple(a for a in plan.attributes if a.name != RANGE_COLUMN)
+        return replace(plan, attributes=remaining)
     if isinstance(plan, Project):
         outputs = tuple(o for o in plan.outputs if o.attribute.name != RANGE_COLUMN)
         plan = replace(plan, outputs=outputs)
-    return plan.map_inputs(_without_fragments)
+    return plan.map_inputs(_without_ranges)
 
 
 def _may_meet(condition: Expr, rows: Batch) -> Bools:
-    """Which rows may meet a condition, of which nothing is known where it reads other columns."""
+    """Which rows may meet a condition; all rows if it reads other columns."""
     if not condition.columns <= rows.columns.keys():
         return np.ones(len(rows), dtype=np.bool_)
     return Condition(condition).truth(rows.columns, len(rows)).may_true

@@ -1,4 +1,4 @@
-"""Hand-built circuits for tests of the engine, one for every shape the operators meet in."""
+"""Hand-built circuits for tests of the engine, one for every combination of operators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from impctl.sketch.sketch import RangePartition
 
 
 class Indexed(Operator):
-    """Keeps the rows that pass in an index; the only one that writes it."""
+    """Adds all rows to an index that no other operator writes."""
 
     def __init__(self, index: RowIndex) -> None:
         self.index = index
@@ -52,7 +52,7 @@ class Indexed(Operator):
 
 
 class Partners(Operator):
-    """Rows of the left input beside their partners in an index that is written already.
+    """Joins rows of the left input with partners in an index that is already updated.
 
     d(R join S) = dR join (S + dS) + R join dS.
     """
@@ -64,10 +64,10 @@ class Partners(Operator):
     def step(self, left: Batch | None, right: Batch | None) -> Batch | None:
         parts = []
         if right is not None and len(right):
-            theirs, mine = _found(right, self.shared, self.own)
-            parts.append(_beside(mine, theirs))
+            theirs, mine = _matches(right, self.shared, self.own)
+            parts.append(_paired(mine, theirs))
         if left is not None and len(left):
-            parts.append(_beside(*_found(left, self.own, self.shared)))
+            parts.append(_paired(*_matches(left, self.own, self.shared)))
             self.own.add(left, self.own.codes_of(left))
         return stacked_batches([part for part in parts if len(part)] or [empty_batch(2)])
 
@@ -75,14 +75,14 @@ class Partners(Operator):
         return (self.own, self.shared)
 
 
-def _found(asking: Batch, like: RowIndex, index: RowIndex) -> tuple[Batch, Batch]:
-    """The rows that have partners in the index, and these."""
-    keys = [normalise(asking.columns[key]) for key in like.keys]
-    result = index.find(like.codes_of(asking), keys)
-    return asking.take(result.owners), result.rows
+def _matches(rows: Batch, like: RowIndex, index: RowIndex) -> tuple[Batch, Batch]:
+    """The rows that have partners in the index, and their partners."""
+    keys = [normalise(rows.columns[key]) for key in like.keys]
+    result = index.find(like.codes_of(rows), keys)
+    return rows.take(result.owners), result.rows
 
 
-def _beside(left: Batch, right: Batch) -> Batch:
+def _paired(left: Batch, right: Batch) -> Batch:
     columns = {**left.columns, **right.columns}
     return Batch(columns, left.weights * right.weights, (*left.tags, *right.tags))
 
@@ -119,7 +119,7 @@ class Rooted(Struct, frozen=True):
 
 
 def restarted(old: Rooted, fresh: Rooted) -> Rooted:
-    """The fresh one, after it took up the checkpoint of the other."""
+    """Restore the checkpoint of `old` in `fresh`, and return it."""
     runs = {keeper.name: list(keeper.changes().put) for keeper in old.arrangements()}
     for keeper in fresh.arrangements():
         keeper.load(runs[keeper.name])
@@ -153,7 +153,7 @@ def more_than(expr: Expr, bound: int) -> Compare:
 def _grouped(
     partition: RangePartition, keys: Sequence[str], *, keyed: bool, inner: int = 0
 ) -> tuple[TableScan, Rooted]:
-    """With `inner`, so many operators stand in a circuit of their own."""
+    """The first `inner` operators are put in a nested circuit."""
     kinds = dict(COLUMNS)
     x, d = Count("arg.x", 0), Count("arg.d", 1)
     total, float_sum = ExactSum("arg.x", 0, LONG), FloatSum("arg.d", 1, False)
@@ -223,7 +223,7 @@ def _columns(*names: str) -> tuple[tuple[str, SqlType], ...]:
 
 
 def _joined(*, nested: bool) -> tuple[TableScan, Rooted]:
-    """t three times, by g and then by x; nested, one operator stands for both joins."""
+    """t three times, joined by g and then by x; `nested` puts both joins in one operator."""
     a, b = Side(_columns("a"), ("a.g",), 1), Side(_columns("b"), ("b.g",), 1)
     ab, c = Side(_columns("a", "b"), ("b.x",), 2), Side(_columns("c"), ("c.x",), 1)
     joins = [JoinOperator("join0", a, b, [False]), JoinOperator("join1", ab, c, [True])]
@@ -238,7 +238,7 @@ def _joined(*, nested: bool) -> tuple[TableScan, Rooted]:
 
 
 def _sharing() -> tuple[TableScan, Rooted]:
-    """Two joins with the distinct rows of t by g, which both look into one index of them."""
+    """Two joins by g with the distinct rows of t, which share one index of them."""
     index = RowIndex("shared", _columns("c"), ["c.g"], 1)
     once = AggregateOperator(
         "once", _columns("c"), (), accesses=1, is_keyed=False, is_distinct=True
@@ -253,8 +253,7 @@ def _sharing() -> tuple[TableScan, Rooted]:
 
 
 def _tree(edge: Edge, mode: TreeMode = TreeMode.RING) -> tuple[TableScan, Rooted]:
-    """t three times: b in the middle by a.g = b.g, and by b.x = c.x as the edge has it; grouped by
-    b.s where something decides."""
+    """t three times: a.g = b.g, and b.x = c.x with `edge`; grouped by b.s, HAVING in a ring."""
     x, d = Count("a.x", 0), Count("a.d", 1)
     columns = (
         AggregateColumn("n", LONG, None, None),
@@ -288,8 +287,7 @@ def _tree(edge: Edge, mode: TreeMode = TreeMode.RING) -> tuple[TableScan, Rooted
 
 
 def _tree_rows(edge: Edge) -> tuple[TableScan, Rooted]:
-    """The same tables joined alike, the rows kept with a double of a and, unless the edge only asks
-    for existence, a text of c."""
+    """The same joins with stored rows: a double of a and, unless `edge` is SEMI, a text of c."""
     is_shown = edge is not Edge.SEMI
     c_text = (("c.s", STRING),) if is_shown else ()
     nodes = (
@@ -315,19 +313,19 @@ def _tree_rows(edge: Edge) -> tuple[TableScan, Rooted]:
     shown = [Shown("d", DOUBLE, 0, "a.d"), Shown("x", LONG, 2, "b.x")]
     shown += [Shown("s", STRING, 1, "c.s")] if is_shown else []
     joined = JoinedRows(JoinTree("tree0", nodes, TreeMode.BITS, (), 3), shown)
-    kept = KeptRows("answer", [(one.name, one.kind) for one in shown], ["x"])
-    operators = [*(_renamed(name) for name in "abc"), joined, kept, JoinedRowTags(joined)]
+    stored = KeptRows("answer", [(one.name, one.kind) for one in shown], ["x"])
+    operators = [*(_renamed(name) for name in "abc"), joined, stored, JoinedRowTags(joined)]
     circuit = Circuit(operators, [(-1,), (-1,), (-1,), (0, 1, 2), (3,), (3,)])
     return scan_of(BY_ID), Rooted(circuit, Merge([BY_ID.size] * 3))
 
 
 def _probed() -> tuple[TableScan, Rooted]:
-    """t three times in a circle: by a.g = b.g, b.x <=> c.x and c.id = a.id."""
+    """t three times in a cyclic join: a.g = b.g, b.x <=> c.x and c.id = a.id."""
     names = [name for name, _ in COLUMNS]
-    own = ((("g", 0), ("id", 2)), (("g", 0), ("x", 1)), (("x", 1), ("id", 2)))
+    pairs = ((("g", 0), ("id", 2)), (("g", 0), ("x", 1)), (("x", 1), ("id", 2)))
     inputs = tuple(
         Probed(_columns(letter), tuple((one, names.index(name)) for name, one in classes), 1, 0)
-        for letter, classes in zip("abc", own, strict=True)
+        for letter, classes in zip("abc", pairs, strict=True)
     )
     probe = Probe("probe0", Circle(inputs, (False, True, False), ("a.s", "b.d")))
     renamed = [_renamed(name) for name in "abc"]
@@ -362,7 +360,7 @@ def feed(scan: TableScan, circuit: Rooted, rows: Sequence[Row], weights: Sequenc
 
 
 Runs = dict[str, dict[int, pa.Table]]
-"""What a store keeps of pieces of state, by their names."""
+"""Pieces of state as a store would have them, by name."""
 
 
 def save(keeper: Keeper, stored: dict[int, pa.Table]) -> None:
@@ -385,12 +383,14 @@ def load_all(keepers: Iterable[Keeper], stored: Runs) -> None:
 
 
 def contents(circuit: Rooted) -> tuple[Any, ...]:
-    """What the circuit remembers, whatever runs it lies in: merge counts and living groups."""
-    counts = tuple(count for kept in circuit.merge.counts for count in kept.tolist())
+    """The state of the circuit, however it is split into runs: merge counts and live groups."""
+    counts = tuple(
+        count for access_counts in circuit.merge.counts for count in access_counts.tolist()
+    )
     state: list[Any] = [counts]
     for keeper in circuit.circuit.arrangements():
         if isinstance(keeper, Arrangement) and keeper.alive in ("rows", "held"):
-            state.append(_living(keeper))
+            state.append(_live(keeper))
         if isinstance(keeper, RowIndex) and keeper.name.startswith("answer"):
             state.append(_rows(keeper))
     return tuple(state)
@@ -402,10 +402,10 @@ def _rows(index: RowIndex) -> tuple[Any, ...]:
     return tuple(sorted(map(repr, zip(whole.weights.tolist(), *columns, strict=True))))
 
 
-def _living(groups: Arrangement) -> tuple[Any, ...]:
+def _live(groups: Arrangement) -> tuple[Any, ...]:
     newest: dict[Any, dict[str, Any]] = {}
     for run in groups.runs:
-        # Where no key is kept, the code is the whole key.
+        # If no key is stored, the code is the whole key.
         keys = [part.to_pylist() for part in run.keys] or [run.codes.tolist()]
         for row in range(len(run)):
             key = tuple("NaN" if k[row] != k[row] else k[row] for k in keys)

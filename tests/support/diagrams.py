@@ -1,4 +1,4 @@
-"""Decision diagrams: whether they are installed, the mark of tests of them, a look inside."""
+"""Decision diagrams: whether they are installed, the mark of their tests, their derivations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from impctl.engine.fixpoint import absorption
 from impctl.engine.fixpoint.absorption import Absorption, Grounded
 
 try:
-    import oxidd  # noqa: F401  # asked whether it is there
+    import oxidd  # noqa: F401  # imported to see whether it is installed
 except ModuleNotFoundError:
     HAS_DIAGRAMS = False
 else:
@@ -22,19 +22,19 @@ with_diagrams = pytest.mark.skipif(not HAS_DIAGRAMS, reason="`oxidd` (extra `bdd
 
 @pytest.fixture(autouse=True, scope="session")
 def small_cache() -> Iterator[None]:
-    """Functions of tests are few; to allocate the cache that the product has takes 10 ms."""
+    """Tests have few functions, and allocating the cache of the product takes 10 ms."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(absorption, "_CACHE", 1 << 10)
         yield
 
 
 def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if they were not installed."""
+    """Make the package appear as not installed."""
     for name in ("oxidd", "oxidd.bdd"):
         monkeypatch.setitem(sys.modules, name, None)
 
 
 def derivations_in(absorption: Absorption) -> list[Grounded]:
-    """All derivations that take up room, asleep or not."""
-    awake = [one for result in absorption._derivations.values() for one in result]
-    return awake if absorption._asleep is None else [*awake, *absorption._asleep.here()]
+    """All derivations in memory, loaded or lazy."""
+    loaded = [one for result in absorption._derivations.values() for one in result]
+    return loaded if absorption._asleep is None else [*loaded, *absorption._asleep.here()]

@@ -1,4 +1,4 @@
-"""Join trees by brute force, random ones with tables and changes, and small ones by hand."""
+"""Join trees: brute force, random trees with tables and changes, and small trees by hand."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from impctl.sketch.sketch import RangePartition
 from tests.support.circuits import Rooted, Runs, load_all, save_all
 
 
-class Held(Struct, frozen=True):
-    """One row of a node: values by column, copies, and a fragment per access of the node."""
+class NodeRow(Struct, frozen=True):
+    """One row of a node: values by column, copies, and a range per access of the node."""
 
     values: Mapping[str, Any]
     copies: int
@@ -38,7 +38,7 @@ class Held(Struct, frozen=True):
 
 
 class Joined(Struct, frozen=True):
-    """A joined row of a subtree: kept columns of its top, arguments, copies, rows it is made of."""
+    """A joined row of a subtree: kept columns of its top, arguments, copies, source rows."""
 
     kept: Mapping[str, Any]
     arguments: Mapping[str, Any]
@@ -46,7 +46,7 @@ class Joined(Struct, frozen=True):
     lineage: frozenset[tuple[int, int]]
 
 
-Tables = Sequence[Sequence[Held]]
+Tables = Sequence[Sequence[NodeRow]]
 """The rows of every node, by its position in the tree."""
 
 
@@ -61,32 +61,33 @@ def groups_of(tree: JoinTree, tables: Tables) -> dict[tuple[Any, ...], list[Join
 def sketches(
     tree: JoinTree, tables: Tables, survives: Callable[[list[Joined]], bool]
 ) -> list[set[int]]:
-    """Per access the fragments of all rows behind groups that survive."""
+    """Per access the ranges of all source rows of groups that survive."""
     groups = groups_of(tree, tables)
     if not tree.root.key:
         groups.setdefault((), [])
     result: list[set[int]] = [set() for _ in range(tree.accesses)]
     for rows in groups.values():
         if survives(rows):
-            for at, place in frozenset().union(*(row.lineage for row in rows)):
-                accesses = tree.nodes[at].accesses
-                for access, range_id in zip(accesses, tables[at][place].ranges, strict=True):
+            for index, number in frozenset().union(*(row.lineage for row in rows)):
+                accesses = tree.nodes[index].accesses
+                for access, range_id in zip(accesses, tables[index][number].ranges, strict=True):
                     result[access.position].add(range_id)
     return result
 
 
 def values_of(rows: Sequence[Joined], argument: str) -> list[Any]:
-    """The values of an argument that are not NULL, each as often as it is joined."""
+    """The values of an argument that are not NULL, repeated as often as they are joined."""
     pairs = ((row.arguments[argument], row.copies) for row in rows)
     return [value for value, copies in pairs if value is not None for _ in range(copies)]
 
 
-def _joined(tree: JoinTree, tables: Tables, at: int) -> Iterator[Joined]:
-    node = tree.nodes[at]
+def _joined(tree: JoinTree, tables: Tables, index: int) -> Iterator[Joined]:
+    node = tree.nodes[index]
     below = [list(_joined(tree, tables, link.child)) for link in node.links]
-    for row in _own_rows(tree, tables, at, below):
+    for row in _node_rows(tree, tables, index, below):
         choices = [
-            list(_partners(tree, at, place, row, below[place])) for place in range(len(node.links))
+            list(_partners(tree, index, number, row, below[number]))
+            for number in range(len(node.links))
         ]
         for chosen in product(*choices):
             arguments, copies, lineage = dict(row.arguments), row.copies, row.lineage
@@ -97,10 +98,10 @@ def _joined(tree: JoinTree, tables: Tables, at: int) -> Iterator[Joined]:
             yield Joined(row.kept, arguments, copies, lineage)
 
 
-def _own_rows(
-    tree: JoinTree, tables: Tables, at: int, below: Sequence[Sequence[Joined]]
+def _node_rows(
+    tree: JoinTree, tables: Tables, index: int, below: Sequence[Sequence[Joined]]
 ) -> Iterator[Joined]:
-    node = tree.nodes[at]
+    node = tree.nodes[index]
     if node.is_virtual:
         seen: set[tuple[Any, ...]] = set()
         for link, rows in zip(node.links, below, strict=True):
@@ -112,17 +113,17 @@ def _own_rows(
                     seen.add(values)
                     yield Joined(kept, {}, 1, frozenset())
         return
-    for place, held in enumerate(tables[at]):
-        kept = {name: held.values[name] for name in node.kept_names}
-        arguments = {name: held.values[name] for name, _ in node.arguments}
-        yield Joined(kept, arguments, held.copies, frozenset({(at, place)}))
+    for number, stored in enumerate(tables[index]):
+        kept = {name: stored.values[name] for name in node.kept_names}
+        arguments = {name: stored.values[name] for name, _ in node.arguments}
+        yield Joined(kept, arguments, stored.copies, frozenset({(index, number)}))
 
 
 def _partners(
-    tree: JoinTree, at: int, place: int, row: Joined, below: Sequence[Joined]
+    tree: JoinTree, index: int, number: int, row: Joined, below: Sequence[Joined]
 ) -> list[Joined]:
     """What the row may be joined with in one child."""
-    link = tree.nodes[at].links[place]
+    link = tree.nodes[index].links[number]
     child = tree.nodes[link.child]
     mine = [row.kept[name] for name in link.columns]
     result = [one for one in below if _is_equal(child, mine, [one.kept[n] for n in child.key])]
@@ -146,8 +147,8 @@ def _is_equal(child: TreeNode, mine: Sequence[Any], theirs: Sequence[Any]) -> bo
     )
 
 
-def _arguments_below(tree: JoinTree, at: int) -> list[str]:
-    node = tree.nodes[at]
+def _arguments_below(tree: JoinTree, index: int) -> list[str]:
+    node = tree.nodes[index]
     names = [name for name, _ in node.arguments]
     for link in node.links:
         names += _arguments_below(tree, link.child)
@@ -173,7 +174,7 @@ class Having(Struct, frozen=True):
     bound: int
 
     def passes(self, outputs: dict[str, Any]) -> bool:
-        """As SQL has it: NULL does not pass."""
+        """As in SQL, NULL does not pass."""
         if self.column is None:
             return True
         value = outputs[self.column]
@@ -181,7 +182,7 @@ class Having(Struct, frozen=True):
 
 
 class Case(Struct, frozen=True):
-    """A tree, per node the table and the table's column behind each of its columns, a HAVING."""
+    """A tree, the table and the source columns of each node, and a HAVING."""
 
     tree: JoinTree
     tables: tuple[int, ...]
@@ -193,10 +194,10 @@ class Case(Struct, frozen=True):
         return {name: kind for node in self.tree.nodes for name, kind in _typed(node)}
 
     def circuit(self) -> Rooted:
-        """The tree, what decides, the way down and the merge."""
+        """The tree, its condition, the downward pass and the merge."""
         tree = Tree(self.tree)
         operators: list[Operator] = [tree]
-        wires: list[tuple[int, ...]] = [tuple(-1 - at for at in range(self.tree.inputs))]
+        wires: list[tuple[int, ...]] = [tuple(-1 - index for index in range(self.tree.inputs))]
         if self.having.column is not None:
             left = ColumnRef(self.having.column, LONG)
             predicate = Compare(self.having.op, left, Literal(self.having.bound, LONG))
@@ -208,57 +209,59 @@ class Case(Struct, frozen=True):
             a.position: (a.by or ("", RANGES))[1].size for n in self.tree.nodes for a in n.accesses
         }
         return Rooted(
-            Circuit(operators, wires), Merge([sizes[at] for at in range(self.tree.accesses)])
+            Circuit(operators, wires), Merge([sizes[index] for index in range(self.tree.accesses)])
         )
 
     def batches(self, changes: Sequence[tuple[int, Row, int]]) -> list[Batch | None]:
         """Changes (table, row, weight) as the batches of all inputs."""
         result: list[Batch | None] = [None] * self.tree.inputs
-        for at, node in enumerate(self.tree.nodes):
-            rows = [(row, weight) for table, row, weight in changes if table == self.tables[at]]
+        for index, node in enumerate(self.tree.nodes):
+            rows = [(row, weight) for table, row, weight in changes if table == self.tables[index]]
             if node.input is not None and rows:
-                result[node.input] = self._batch(at, rows)
+                result[node.input] = self._batch(index, rows)
         return result
 
-    def _batch(self, at: int, rows: Sequence[tuple[Row, int]]) -> Batch:
-        node = self.tree.nodes[at]
+    def _batch(self, index: int, rows: Sequence[tuple[Row, int]]) -> Batch:
+        node = self.tree.nodes[index]
         columns = {}
         for name, kind in _typed(node):
-            place = COLUMNS.index(self.sources[at][name])
-            values = [_typed_value(row[place], kind) for row, _ in rows]
+            position = COLUMNS.index(self.sources[index][name])
+            values = [_typed_value(row[position], kind) for row, _ in rows]
             arrow = pa.string() if kind == STRING else pa.int64()
             columns[name] = from_arrow(pa.array(values, arrow), kind)
-        held = [self._held(at, row, 1).ranges for row, _ in rows]
+        row_ranges = [self._node_row(index, row, 1).ranges for row, _ in rows]
         tags = tuple(
-            RowTags(np.array([one[place] for one in held], dtype=np.int32))
-            for place in range(len(node.accesses))
+            RowTags(np.array([one[position] for one in row_ranges], dtype=np.int32))
+            for position in range(len(node.accesses))
         )
         weights = np.array([weight for _, weight in rows], dtype=np.int64)
         return Batch(columns, weights, tags)
 
-    def held(self, tables: Sequence[Counter[Row]]) -> list[list[Held]]:
-        """The rows of every node as the reference wants them."""
+    def held(self, tables: Sequence[Counter[Row]]) -> list[list[NodeRow]]:
+        """The rows of every node, as input of the reference."""
         return [
             []
             if node.is_virtual
-            else [self._held(at, row, n) for row, n in tables[self.tables[at]].items() if n]
-            for at, node in enumerate(self.tree.nodes)
+            else [
+                self._node_row(index, row, n) for row, n in tables[self.tables[index]].items() if n
+            ]
+            for index, node in enumerate(self.tree.nodes)
         ]
 
-    def _held(self, at: int, row: Row, copies: int) -> Held:
-        node = self.tree.nodes[at]
+    def _node_row(self, index: int, row: Row, copies: int) -> NodeRow:
+        node = self.tree.nodes[index]
         named = dict(zip(COLUMNS, row, strict=True))
-        values = {n: _typed_value(named[self.sources[at][n]], kind) for n, kind in _typed(node)}
+        values = {n: _typed_value(named[self.sources[index][n]], kind) for n, kind in _typed(node)}
         ranges = tuple(
-            _fragment(RANGES, named["f"])
+            _range_id(RANGES, named["f"])
             if access.by is None
-            else _fragment(access.by[1], values[access.by[0]])
+            else _range_id(access.by[1], values[access.by[0]])
             for access in node.accesses
         )
-        return Held(values, copies, ranges)
+        return NodeRow(values, copies, ranges)
 
     def outputs(self, rows: list[Joined]) -> dict[str, Any]:
-        """What the tree's columns are for a group of joined rows."""
+        """The values of the tree's columns for a group of joined rows."""
         result: dict[str, Any] = {}
         for column in self.tree.columns:
             part = column.accumulator
@@ -281,13 +284,13 @@ class Case(Struct, frozen=True):
 
 
 class Stored:
-    """What a store keeps of a circuit, checkpoint after checkpoint."""
+    """The state of a circuit as successive checkpoints store it."""
 
     def __init__(self) -> None:
         self._runs: Runs = {}
 
     def restarted(self, old: Rooted, fresh: Rooted) -> Rooted:
-        """The fresh one, after it took up the next checkpoint of the other."""
+        """Store the next checkpoint of `old`, and restore it in `fresh`."""
         save_all(old.arrangements(), self._runs)
         load_all(fresh.arrangements(), self._runs)
         fresh.circuit.take_up(old.circuit.counters())
@@ -303,13 +306,13 @@ def _typed_value(value: Any, kind: SqlType) -> Any:
     return f"v{value}" if kind == STRING and value is not None else value
 
 
-def _fragment(partition: RangePartition, value: Any) -> int:
+def _range_id(partition: RangePartition, value: Any) -> int:
     vector = from_arrow(pa.array([value], pa.int64()), LONG)
     return int(partition.range_ids_of(vector)[0])
 
 
 class _Growing:
-    """A tree on its way: nodes from the root down, to be numbered from the leaves up."""
+    """A tree under construction: from the root down, to be numbered from the leaves up."""
 
     def __init__(self, random_: random.Random, size: int, *, only_inner: bool) -> None:
         self.random = random_
@@ -324,20 +327,20 @@ class _Growing:
         self.groups = [self._column(0) for _ in range(random_.choice([0, 1, 1, 2]))]
         for _ in range(size - 1):
             self._grow()
-        for at in range(size):
-            # A column that nobody shares: a leaf then keeps more than its key.
+        for index in range(size):
+            # A column that is not joined: a leaf then keeps more than its key.
             if random_.random() < 0.12:
-                self._column(at)
+                self._column(index)
 
-    def _column(self, at: int, kind: SqlType | None = None) -> str:
-        name = f"n{at}.k{len(self.kept[at])}"
-        self.kept[at].append(name)
+    def _column(self, index: int, kind: SqlType | None = None) -> str:
+        name = f"n{index}.k{len(self.kept[index])}"
+        self.kept[index].append(name)
         self.kinds[name] = kind or self.random.choice([LONG, LONG, LONG, STRING])
         return name
 
     def _grow(self) -> None:
         parent = self.random.randrange(len(self.kept))
-        at = len(self.kept)
+        index = len(self.kept)
         self.kept.append([])
         self.parents.append(parent)
         self.edges.append(self.random.choice(self.choices))
@@ -346,45 +349,45 @@ class _Growing:
             old = [name for name in self.kept[parent] if name not in [mine for mine, _ in pairs]]
             is_old = bool(old) and self.random.random() < 0.5
             mine = self.random.choice(old) if is_old else self._column(parent)
-            pairs.append((mine, self._column(at, self.kinds[mine])))
+            pairs.append((mine, self._column(index, self.kinds[mine])))
         self.random.shuffle(pairs)
         self.pairs.append(pairs)
         self.safe.append([self.random.random() < 0.25 for _ in pairs])
 
 
 def random_case(seed: int, *, mode: TreeMode | None = None, only_inner: bool = False) -> Case:
-    """A tree of two to five nodes with everything that is drawn by chance."""
+    """A random tree of two to five nodes, with its tables and HAVING."""
     random_ = random.Random(seed)
     mode = mode or random_.choice([TreeMode.RING, TreeMode.RING, TreeMode.BITS])
     grown = _Growing(random_, random_.randint(2, 5), only_inner=only_inner)
     size = len(grown.kept)
-    # Grown parents first; the tree has children first.
-    place = {at: size - 1 - at for at in range(size)}
+    # Nodes are created parents first; the tree has children first.
+    position = {index: size - 1 - index for index in range(size)}
     tables = [random_.randrange(3) for _ in range(size)]
     sources: list[dict[str, str]] = [
-        {name: random_.choice(COLUMNS[:4]) for name in grown.kept[at]} for at in range(size)
+        {name: random_.choice(COLUMNS[:4]) for name in grown.kept[index]} for index in range(size)
     ]
     is_virtual = _may_be_virtual(grown) and random_.random() < 0.7
     nodes, accesses = [], 0
-    for at in reversed(range(size)):
-        links = [c for c in range(size) if grown.parents[c] == at]
+    for index in reversed(range(size)):
+        links = [c for c in range(size) if grown.parents[c] == index]
         node = TreeNode(
-            name=f"n{at}",
-            input=None if is_virtual and at == 0 else place[at],
-            kept=tuple((name, grown.kinds[name]) for name in grown.kept[at]),
-            key=tuple(grown.groups if at == 0 else [theirs for _, theirs in grown.pairs[at]]),
-            null_safe=() if at == 0 else tuple(grown.safe[at]),
+            name=f"n{index}",
+            input=None if is_virtual and index == 0 else position[index],
+            kept=tuple((name, grown.kinds[name]) for name in grown.kept[index]),
+            key=tuple(grown.groups if index == 0 else [theirs for _, theirs in grown.pairs[index]]),
+            null_safe=() if index == 0 else tuple(grown.safe[index]),
             links=tuple(
-                Link(place[c], grown.edges[c], tuple(mine for mine, _ in grown.pairs[c]))
+                Link(position[c], grown.edges[c], tuple(mine for mine, _ in grown.pairs[c]))
                 for c in links
             ),
         )
         if not node.is_virtual:
             node = replace(node, accesses=_accesses(random_, node, accesses))
             accesses += len(node.accesses)
-            if mode is TreeMode.RING and random_.random() < 0.5 and not _is_hidden(grown, at):
-                node = replace(node, arguments=((f"n{at}.x", LONG),))
-                sources[at][f"n{at}.x"] = "x"
+            if mode is TreeMode.RING and random_.random() < 0.5 and not _is_hidden(grown, index):
+                node = replace(node, arguments=((f"n{index}.x", LONG),))
+                sources[index][f"n{index}.x"] = "x"
         nodes.append(node)
     arguments = [name for node in nodes for name, _ in node.arguments]
     columns = _columns(arguments) if mode is TreeMode.RING else ()
@@ -392,14 +395,14 @@ def random_case(seed: int, *, mode: TreeMode | None = None, only_inner: bool = F
     ordered = list(reversed(range(size)))
     return Case(
         tree,
-        tuple(tables[at] for at in ordered),
-        tuple(sources[at] for at in ordered),
+        tuple(tables[index] for index in ordered),
+        tuple(sources[index] for index in ordered),
         _having(random_, columns),
     )
 
 
 def _may_be_virtual(grown: _Growing) -> bool:
-    """Whether everything at the root is group columns, and the key of every child."""
+    """Whether the root has only group columns, all in the key of every child."""
     everything = set(grown.groups)
     children = [c for c, parent in enumerate(grown.parents) if parent == 0]
     keys = [{mine for mine, _ in grown.pairs[c]} for c in children]
@@ -412,20 +415,20 @@ def _may_be_virtual(grown: _Growing) -> bool:
     )
 
 
-def _is_hidden(grown: _Growing, at: int | None) -> bool:
-    while at is not None:
-        if grown.edges[at] in (Edge.SEMI, Edge.ANTI):
+def _is_hidden(grown: _Growing, index: int | None) -> bool:
+    while index is not None:
+        if grown.edges[index] in (Edge.SEMI, Edge.ANTI):
             return True
-        at = grown.parents[at]
+        index = grown.parents[index]
     return False
 
 
 def _accesses(random_: random.Random, node: TreeNode, first: int) -> tuple[Access, ...]:
     result = []
-    for at in range(random_.choice([0, 1, 1, 2])):
+    for number in range(random_.choice([0, 1, 1, 2])):
         whole = [name for name, kind in node.kept if kind == LONG]
         by = (random_.choice(whole), BY_KEY) if whole and random_.random() < 0.4 else None
-        result.append(Access(first + at, by))
+        result.append(Access(first + number, by))
     return tuple(result)
 
 
@@ -451,7 +454,7 @@ def _having(random_: random.Random, columns: Sequence[AggregateColumn]) -> Havin
 
 
 def random_row(random_: random.Random) -> Row:
-    """Few values, so that rows meet; NULL among them."""
+    """Few distinct values, including NULL, so that rows join."""
     keys = [random_.choice([None, 0, 1, 1, 2, 2]) for _ in range(4)]
     return (*keys, random_.choice([None, -2, 0, 1, 3]), random_.choice([None, 0, 1, 2, 3, 5, 7]))
 
@@ -461,31 +464,35 @@ def random_changes(
     tables: Sequence[Counter[Row]],
     some_row: Callable[[random.Random, int], Row] = lambda random_, table: random_row(random_),
 ) -> list[tuple[int, Row, int]]:
-    """A batch over all tables: rows that come, go, do both, or come again; a row of a table is made
-    by `some_row`, and ends with its fragment."""
+    """A batch over all tables: inserted, deleted, changed and repeated rows.
+
+    `some_row` creates a row of a table; its last value determines the range.
+    """
     changes: list[tuple[int, Row, int]] = []
     if random_.random() < 0.06:
         return [(t, row, -n) for t, rows in enumerate(tables) for row, n in rows.items() if n]
-    for at, rows in enumerate(tables):
-        there = Counter(rows)
+    for index, rows in enumerate(tables):
+        present = Counter(rows)
         for _ in range(random_.choice([0, 1, 2, 4])):
-            known = [row for row, n in there.items() if n > 0]
+            known = [row for row, n in present.items() if n > 0]
             if known and random_.random() < 0.45:
                 row = random_.choice(known)
-                gone = random_.randint(1, there[row])
-                there[row] -= gone
-                changes.append((at, row, -gone))
+                copies_deleted = random_.randint(1, present[row])
+                present[row] -= copies_deleted
+                changes.append((index, row, -copies_deleted))
                 if random_.random() < 0.3:
-                    changes.append((at, (*row[:-1], random_.choice([0, 2, 4, 7])), gone))
-            elif sum(there.values()) < 7:
+                    changes.append(
+                        (index, (*row[:-1], random_.choice([0, 2, 4, 7])), copies_deleted)
+                    )
+            elif sum(present.values()) < 7:
                 is_known = bool(known) and random_.random() < 0.2
-                row = random_.choice(known) if is_known else some_row(random_, at)
+                row = random_.choice(known) if is_known else some_row(random_, index)
                 copies = random_.choice([1, 1, 2])
-                there[row] += copies
-                changes.append((at, row, copies))
+                present[row] += copies
+                changes.append((index, row, copies))
         if random_.random() < 0.2:
-            row = some_row(random_, at)
-            changes += [(at, row, 1), (at, row, -1)]
+            row = some_row(random_, index)
+            changes += [(index, row, 1), (index, row, -1)]
     random_.shuffle(changes)
     return changes
 
@@ -496,11 +503,11 @@ N, SUM = "n", "sum"
 
 Values = tuple[int | None, ...]
 Rows = Sequence[tuple[Values, int, int]]
-"""Values of the node's kept columns and its argument, the fragment, the weight."""
+"""Values of the node's kept columns and its argument, the range, the weight."""
 
 
 def node(
-    place: int,
+    position: int,
     name: str,
     kept: str,
     key: str,
@@ -509,32 +516,32 @@ def node(
     argument: bool = False,
     safe: bool = False,
 ) -> TreeNode:
-    """The node at `place`, which reads that input and has that access; letters name columns."""
+    """The node at `position`, which reads that input and has that access; letters name columns."""
 
     def named(letters: str) -> tuple[str, ...]:
         return tuple(f"{name}.{letter}" for letter in letters)
 
     return TreeNode(
         name,
-        place,
+        position,
         tuple((column, LONG) for column in named(kept)),
         named(key),
         (safe,) * len(key),
         tuple(Link(child, edge, named(letters)) for child, edge, letters in links),
         ((X, LONG),) if argument else (),
-        (Access(place),),
+        (Access(position),),
     )
 
 
 class Grown(Struct, dict=True):
-    """A tree with what decides over it, and counts of what steps did."""
+    """A tree and its condition, with counts of the work of steps."""
 
     nodes: Sequence[TreeNode]
     rooted: Rooted
     name: str
 
     def step(self, **rows: Rows) -> tuple[int, int, int]:
-        """One change of the nodes called so; how much was touched, flipped and told."""
+        """Change these nodes; return how much was touched, flipped and output."""
         before = self._numbers()
         batches: list[Batch | None] = [None] * sum(not node.is_virtual for node in self.nodes)
         for node in self.nodes:
@@ -549,7 +556,7 @@ class Grown(Struct, dict=True):
         return [counters[f"{self.name}.{name}"] for name in ("touched", "flips", "pairs")]
 
     def sketch(self, name: str) -> set[int]:
-        """Fragments of one node's rows in the result."""
+        """Ranges of one node's rows in the result."""
         (access,) = next(node.accesses for node in self.nodes if node.name == name)
         return set(self.rooted.merge.members(access.position).nonzero()[0].tolist())
 
@@ -583,7 +590,7 @@ def grown(nodes: Sequence[TreeNode], having: Expr | None = None, *, bits: bool =
     spec = JoinTree("tree0", tuple(nodes), mode, () if bits else tuple(columns), accesses)
     tree = Tree(spec)
     operators: list[Operator] = [tree]
-    wires: list[tuple[int, ...]] = [tuple(-1 - at for at in range(spec.inputs))]
+    wires: list[tuple[int, ...]] = [tuple(-1 - index for index in range(spec.inputs))]
     if having is not None:
         operators.append(SelectOperator(having, must_be_sure=False))
         wires.append((0,))
@@ -604,10 +611,10 @@ ANY = compared(N, CompareOp.GREATER, 0)
 
 
 def pair(edge: Edge = Edge.INNER, *, having: Expr = ANY, safe: bool = False) -> Grown:
-    """s below r, r has the groups; SUM over s where it is seen."""
-    is_seen = edge not in (Edge.SEMI, Edge.ANTI)
+    """s below r, which has the groups; SUM over s if its columns are visible, else over r."""
+    is_visible = edge not in (Edge.SEMI, Edge.ANTI)
     nodes = [
-        node(0, "s", "a", "a", argument=is_seen, safe=safe),
-        node(1, "r", "ag", "g", [(0, edge, "a")], argument=not is_seen),
+        node(0, "s", "a", "a", argument=is_visible, safe=safe),
+        node(1, "r", "ag", "g", [(0, edge, "a")], argument=not is_visible),
     ]
     return grown(nodes, having)

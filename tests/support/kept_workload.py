@@ -1,4 +1,4 @@
-"""A workload whose answers are kept, over tables that change; what stores had before."""
+"""A workload with materialized results over changing tables, and access to its store."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def _database() -> duckdb.DuckDBPyConnection:
 
 
 def duck() -> duckdb.DuckDBPyConnection:
-    """A connection whose tables and settings no other one sees."""
+    """A connection with separate tables and settings."""
     return _database().cursor()
 
 
-SAID = ("_change", "_copies", "_sure")
+CHANGE_COLUMNS = ("_change", "_copies", "_sure")
 
 Answer = Counter[tuple[object, ...]]
 
 
 def identity(value: object) -> object:
-    """What equals only the very same value: bit for bit, but for NaN."""
+    """A key that is equal only for identical values: bit for bit, except NaN."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else struct.pack("d", value)
     return ("null",) if value is None else value
 
 
 def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
-    """The rows without what is said of them."""
+    """The rows without the columns that describe the change."""
     columns = [
-        [identity(value) for value in table.column(at).to_pylist()]
-        for at, name in enumerate(table.column_names)
-        if name not in SAID
+        [identity(value) for value in table.column(index).to_pylist()]
+        for index, name in enumerate(table.column_names)
+        if name not in CHANGE_COLUMNS
     ]
     return list(zip(*columns, strict=True))
 
 
 def applied(answer: Answer, changes: pa.Table, label: str = "") -> Answer:
-    """The answer after the changes, which may not take what is not there."""
+    """The result after the changes, which must not delete missing rows."""
     after = answer.copy()
     kinds, copies = changes["_change"].to_pylist(), changes["_copies"].to_pylist()
     for row, kind, count in zip(rows_of(changes), kinds, copies, strict=True):
@@ -72,7 +72,7 @@ def applied(answer: Answer, changes: pa.Table, label: str = "") -> Answer:
 
 
 class Reader(Struct, dict=True):
-    """Stands at a commit of a query, with the answer of then; reads on as commits are made."""
+    """A reader of a query's change files, with the result at the commit that it has reached."""
 
     folder: Path
     answer: Answer
@@ -81,15 +81,15 @@ class Reader(Struct, dict=True):
     taken: list[str] = field(default_factory=list)
 
     def read(self, until: int) -> None:
-        """Take every file up to a commit that was made; none may be missing, or be there twice."""
+        """Apply every file up to this commit; there must be exactly one for each."""
         while self.commit < until:
             (path,) = self.folder.glob(f"{self.commit + 1:06}_*.parquet")
             table = pq.read_table(path)
-            said = self.said(table)
-            assert said["commit"] == self.commit + 1
-            assert said["since"] == self.versions, path
+            metadata = self.said(table)
+            assert metadata["commit"] == self.commit + 1
+            assert metadata["since"] == self.versions, path
             self.answer = applied(self.answer, table)
-            self.commit, self.versions = said["commit"], said["versions"]
+            self.commit, self.versions = metadata["commit"], metadata["versions"]
             self.taken.append(path.name)
 
     @staticmethod
@@ -100,7 +100,7 @@ class Reader(Struct, dict=True):
 
 
 def answer_of(rows: Sequence[Sequence[object]]) -> Answer:
-    """The answer as a query engine gave it."""
+    """The rows of a query engine as a result."""
     return Counter(tuple(identity(value) for value in row) for row in rows)
 
 
@@ -148,7 +148,7 @@ def write_workload(folder: Path, names: tuple[str, ...] = tuple(QUERIES)) -> Pat
 
 @pytest.fixture
 def kept(cli_once: CliOnce) -> Cli:
-    """All queries captured, their answers kept."""
+    """All queries captured, with materialized results."""
     return cli_once("kept", write_workload, Cli.captured)
 
 
@@ -171,7 +171,7 @@ def rows_of_b(draw: random.Random, count: int) -> pa.Table:
 
 
 def change(folder: Path, draw: random.Random) -> None:
-    """One commit: rows that come, or go, or go and come back, or a table emptied."""
+    """Make one commit: insert or delete rows, delete and reinsert them, or empty a table."""
     kind = draw.random()
     if kind < 0.2:
         write_deltalake(str(folder / "b"), rows_of_b(draw, draw.randint(0, 3)), mode="append")
@@ -183,20 +183,20 @@ def change(folder: Path, draw: random.Random) -> None:
         DeltaTable(str(folder / "a")).delete(f"x = {draw.randint(0, 4)} OR id % 3 = 1")
     elif kind < 0.7:
         table = DeltaTable(str(folder / "a"))
-        gone = table.to_pyarrow_table().filter(pa.compute.field("g") == 2)
+        deleted = table.to_pyarrow_table().filter(pa.compute.field("g") == 2)
         table.delete("g = 2")
-        write_deltalake(str(folder / "a"), gone, mode="append")
+        write_deltalake(str(folder / "a"), deleted, mode="append")
     else:
         write_deltalake(str(folder / "a"), rows_of_a(draw, draw.randint(0, 9)), mode="append")
 
 
 def grow(folder: Path) -> None:
-    """A few rows more in `a`."""
+    """Append a few rows to `a`."""
     write_deltalake(str(folder / "a"), rows_of_a(random.Random(2), 5), mode="append")
 
 
 def answer_at(folder: Path, name: str, versions: dict[str, int]) -> Answer:
-    """What DuckDB answers over the tables at these versions."""
+    """The result of DuckDB over the tables at these versions."""
     with duck() as connection:
         for table in ("a", "b"):
             path = str(folder / table)
@@ -209,19 +209,19 @@ def answer_at(folder: Path, name: str, versions: dict[str, int]) -> Answer:
 
 @lru_cache(maxsize=32)
 def _rows_at(path: str, version: int, *entry: int) -> pa.Table:
-    """The rows of a version; which one it is tells the file of its log entry."""
+    """The rows of a version; `entry` identifies the file of its log entry."""
     return DeltaTable(path, version=version).to_pyarrow_table()
 
 
-def fragments_by_access(held: StoredQuery) -> dict[str, set[int]]:
-    """The fragments of each of a stored query's sketches."""
-    return {sketch.access: set(sketch.ranges.ids) for sketch in held.sketches}
+def fragments_by_access(query: StoredQuery) -> dict[str, set[int]]:
+    """The ranges of each of a stored query's sketches."""
+    return {sketch.access: set(sketch.ranges.ids) for sketch in query.sketches}
 
 
 def stored(folder: Path, name: str, store: str = ".impctl") -> StoredQuery:
-    """What the store has of a query."""
-    with Store.open(folder / store, create=False) as held:
-        result = held.load(name)
+    """The query as it is in the store."""
+    with Store.open(folder / store, create=False) as opened:
+        result = opened.load(name)
         assert result is not None
         return result
 
@@ -230,30 +230,30 @@ def log_entry(table: str | Path, version: int) -> Path:
     return Path(table) / "_delta_log" / f"{version:020}.json"
 
 
-def set_time(table: str | Path, version: int, at: float) -> None:
-    """Have a commit say this time, in seconds since 1970, or a part of a millisecond less."""
+def set_time(table: str | Path, version: int, seconds: float) -> None:
+    """Set the time of a commit, in seconds since 1970, truncated to milliseconds."""
     entry = log_entry(table, version)
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         if "commitInfo" in action:
-            action["commitInfo"]["timestamp"] = int(at * 1000)
+            action["commitInfo"]["timestamp"] = int(seconds * 1000)
     entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
 def in_catalog(root: Path, sql: str, values: Sequence[object] = ()) -> list[Any]:
-    """What another program that runs this statement gets."""
+    """Run a statement on the catalog, as another program would."""
     with closing(sqlite3.connect(root / "catalog.sqlite", isolation_level=None)) as connection:
         return connection.execute(sql, values).fetchall()
 
 
 def as_first_format(root: Path) -> None:
-    """The store as format 9 had it."""
+    """Change the store to format 9."""
     for statement in ("ALTER TABLE cost DROP COLUMN layout", "PRAGMA user_version = 9"):
         in_catalog(root, statement)
 
 
-def run_record(action: str, **said: Any) -> RunRecord:
-    """The record of a run that took no time and changed nothing, but for what is said."""
+def run_record(action: str, **fields: Any) -> RunRecord:
+    """The record of a run that took no time and changed nothing, except for these fields."""
     nothing: dict[str, Any] = {
         "reason_code": "test",
         "reason": "",
@@ -261,4 +261,4 @@ def run_record(action: str, **said: Any) -> RunRecord:
         "elapsed_ms": 0.0,
         "versions": {},
     }
-    return RunRecord(action=action, **{**nothing, **said})
+    return RunRecord(action=action, **{**nothing, **fields})

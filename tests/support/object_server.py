@@ -1,11 +1,11 @@
-"""An S3 server as a process of its own: objects in memory, a delay, and a list of what was asked.
+"""An S3 server in a separate process: objects in memory, a delay, and a list of requests.
 
-It knows what deltalake uses of the protocol: objects are put (only where none is, if asked to),
-read whole or in part, listed and deleted. It checks no signature. Every such request is noted, and
-none of the server's own: `/_asked` tells and forgets them, `/_delay/MS` slows down the next ones,
-and after `/_hollow/TEXT` objects whose path has that text are read with the right headers and no
-content.
-Out of scope: starting and asking it (`tests.outside.object_stores.lake`).
+It supports what deltalake uses of the protocol: objects are put (optionally only if absent), read
+whole or in part, listed and deleted. Signatures are not checked. All requests are recorded, except
+those to the server itself: `/_asked` returns and clears the list, `/_delay/MS` delays the next
+requests, and after `/_hollow/TEXT` objects with that text in their path are read with correct
+headers but no content.
+Out of scope: starting and calling it (`tests.outside.object_stores.lake`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class _Handler(BaseHTTPRequestHandler):
     """Keeps connections open, as object stores do, and writes no log."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # one packet for each answer
-    asked: list[str] = []
+    wbufsize = -1  # one packet for each response
+    requests: list[str] = []
     delay = 0.0
     hollow = ""
 
     def log_message(self, *_args: object) -> None:
-        """Requests are noted in `asked`."""
+        """Requests are recorded in `requests`."""
 
     def handle_one_request(self) -> None:
-        """As inherited, but every method has one way in."""
+        """As inherited, but one function handles every method."""
         self.raw_requestline = self.rfile.readline(65537)
         if not self.raw_requestline or not self.parse_request():
             self.close_connection = True
@@ -49,8 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/_asked":
             with _LOCK:
-                told, _Handler.asked = self.asked, []
-            self._answer(200, json.dumps(told).encode())
+                recorded, _Handler.requests = self.requests, []
+            self._answer(200, json.dumps(recorded).encode())
         elif path.startswith("/_delay/"):
             _Handler.delay = int(path.rpartition("/")[2]) / 1000
             self._answer(200)
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200)
         else:
             with _LOCK:
-                self.asked.append(f"{self.command} {self.path}")
+                self.requests.append(f"{self.command} {self.path}")
             time.sleep(self.delay)
             with _LOCK:
                 self._serve(unquote(path)[1:], parse_qs(query, keep_blank_values=True), content)
@@ -86,8 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
                 keys = [str(key.text) for key in named]
                 for key in keys:
                     _OBJECTS.pop(f"{path}/{key}", None)
-                gone = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
-                self._answer(200, f"<DeleteResult>{gone}</DeleteResult>".encode())
+                deleted = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+                self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
             case "DELETE":
                 _OBJECTS.pop(path, None)
                 self._answer(204)
@@ -96,18 +96,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read(self, content: bytes, written: datetime) -> None:
         about = {"ETag": _tag(content), "Last-Modified": format_datetime(written, usegmt=True)}
-        wanted = self.headers.get("Range")
-        if wanted is None:
+        requested = self.headers.get("Range")
+        if requested is None:
             self._answer(200, content, **about)
             return
-        first, last = wanted.removeprefix("bytes=").split("-")
+        first, last = requested.removeprefix("bytes=").split("-")
         start = int(first) if first else max(len(content) - int(last), 0)
         end = min(int(last) + 1, len(content)) if first and last else len(content)
         if start >= len(content):
             self._fail(416, "InvalidRange")
             return
-        place = {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}
-        self._answer(206, content[start:end], **about, **place)
+        content_range = {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}
+        self._answer(206, content[start:end], **about, **content_range)
 
     def _fail(self, status: int, code: str) -> None:
         self._answer(
@@ -131,7 +131,7 @@ def _tag(content: bytes) -> str:
 
 
 def _listing(bucket: str, query: dict[str, str]) -> bytes:
-    """Keys below a prefix; with a delimiter, what is deeper is told as one prefix."""
+    """Keys below a prefix; with a delimiter, deeper keys are grouped by common prefix."""
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
     contents, folders = [], set()
     for path in sorted(_OBJECTS):
@@ -148,15 +148,15 @@ def _listing(bucket: str, query: dict[str, str]) -> bytes:
             f"<ETag>{_tag(content)}</ETag><Size>{len(content)}</Size></Contents>"
         )
     deeper = [f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders]
-    told = "".join([*contents, *deeper, "<IsTruncated>false</IsTruncated>"])
-    return f"<ListBucketResult>{told}</ListBucketResult>".encode()
+    body = "".join([*contents, *deeper, "<IsTruncated>false</IsTruncated>"])
+    return f"<ListBucketResult>{body}</ListBucketResult>".encode()
 
 
 def main() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
-    # Whoever started it holds the other end, and no server outlives it.
+    # The parent process holds the other end, so the server ends with it.
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.read()
 

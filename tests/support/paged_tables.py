@@ -1,4 +1,4 @@
-"""Tables as a file of state holds them, and pages that are wrong until they are looked at."""
+"""Tables in the format of state files, and pages that are wrong until they are checked."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def stream_of(table: pa.Table) -> bytes:
 
 
 def sums_of(content: bytes, piece: int | None = None) -> bytes:
-    """The checksums, of bytes that come in pieces of so many."""
+    """The checksums of the content, which is added in pieces of `piece` bytes."""
     sums, size = pages.PageSums(), piece or len(content)
-    for at in range(0, len(content), size):
-        sums.add(memoryview(content)[at : at + size])
+    for start in range(0, len(content), size):
+        sums.add(memoryview(content)[start : start + size])
     return sums.table()
 
 
 def table_in(content: pa.Buffer) -> pa.Table:
-    """The table whose columns lie in the stream."""
+    """The table in the stream, whose columns are not copied."""
     stream = pa.ipc.open_stream(content)
     return pa.Table.from_batches([stream.read_next_batch()], stream.schema)
 
@@ -46,7 +46,7 @@ _OTHER = 0x5A
 
 
 class HiddenPages(pages.CheckedPages):
-    """Memory that shows its bytes page by page as they are looked at."""
+    """Memory in which a page has its real bytes only after it is checked."""
 
     def __init__(self, real: bytes) -> None:
         self._real = real
@@ -55,9 +55,9 @@ class HiddenPages(pages.CheckedPages):
         super().__init__(self.content, sums_of(real), lambda: InvariantError("altered"))
 
     def show(self, address: int, size: int) -> None:
-        """Bytes that may be passed over."""
-        at = address - self.content.address
-        self.shown[at : at + size] = self._real[at : at + size]
+        """Restore real bytes that may be read unchecked."""
+        start = address - self.content.address
+        self.shown[start : start + size] = self._real[start : start + size]
 
     def _check(self, pages_: Ints) -> None:
         for page in pages_[self._is_open[pages_]].tolist():
@@ -67,20 +67,20 @@ class HiddenPages(pages.CheckedPages):
 
 
 def hidden(table: pa.Table, *, are_codes_shown: bool) -> pages.PagedTable:
-    """The table as it would be mapped, nothing of it looked at but where its columns lie."""
-    held = HiddenPages(stream_of(table))
-    check_heads(held.content, held, InvariantError)
-    result = table_in(held.content)
+    """The table as if mapped from a file, with only the heads of its columns checked."""
+    hidden_pages = HiddenPages(stream_of(table))
+    check_heads(hidden_pages.content, hidden_pages, InvariantError)
+    result = table_in(hidden_pages.content)
     if are_codes_shown:
         for name in set(_SEARCHED) & set(result.column_names):
             (chunk,) = result.column(name).chunks
-            held.show(chunk.buffers()[1].address, chunk.buffers()[1].size)
-    return pages.PagedTable(result, held)
+            hidden_pages.show(chunk.buffers()[1].address, chunk.buffers()[1].size)
+    return pages.PagedTable(result, hidden_pages)
 
 
 @contextmanager
 def hiding(*, are_codes_shown: bool) -> Iterator[list[pages.CheckedPages]]:
-    """All state that is loaded meanwhile is hidden; which there was."""
+    """Hide all state that is loaded in this context; yield its pages."""
     loaded: list[pages.CheckedPages] = []
 
     def table_of(stored: Any) -> tuple[pa.Table, pages.CheckedPages | None]:
@@ -98,5 +98,5 @@ def hiding(*, are_codes_shown: bool) -> Iterator[list[pages.CheckedPages]]:
 
 
 def open_share(loaded: list[pages.CheckedPages]) -> float:
-    """Of how many of these something was never looked at."""
+    """The share of these in which something was never checked."""
     return float(np.mean([one.is_open for one in loaded]))

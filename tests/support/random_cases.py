@@ -1,7 +1,7 @@
 """How many random cases a test tries: a few in `make test`, more in `make check`, the rest by hand.
 
-What a test asks of the number of cases must be a share of those it was given. IMPCTL_FUZZ
-multiplies all parts.
+If a test asserts a number of cases, it must be a share of `cases`. IMPCTL_FUZZ multiplies all
+parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
 FEW = settings(max_examples=20 * TIMES, deadline=None)
 """For tests by Hypothesis, which tries other examples in every run."""
 CHARACTERS = st.characters(exclude_categories=["Cs"])
-"""All that UTF-8 has. `st.text()` asks the codec about each, which takes three seconds."""
+"""All characters of UTF-8. `st.text()` asks the codec about each, which takes three seconds."""
 _CHECK = (pytest.mark.slow,)
 _LONG = (pytest.mark.slow, pytest.mark.long)
 
@@ -39,9 +39,9 @@ def random_cases(
     """Parametrizes `cases` with seeds: some for `make test`, more for `make check`, the rest.
 
     The fast part is the first `fast` seeds and those in `also` ("3 7-9"), which execute branches
-    that the first do not, or kill mutants. The check part has these seeds too, so that what is
-    asserted of shares holds for it; a run that selects it leaves the fast part out. The long part
-    has them with `all_when_long`. Seeds are counted from `first`.
+    that the first do not, or kill mutants. The check part has these seeds too, so that
+    assertions about shares hold; a run that selects it skips the fast part. The long part has them
+    only with `all_when_long`. Seeds are counted from `first`.
     """
     return pytest.mark.random_cases(fast, check, total, also, first, all_when_long)
 
@@ -72,11 +72,11 @@ def cases_wanted(
 
 
 def seen_in(cases: Iterable[int], one_case: Callable[[int, Counter[str]], object]) -> Counter[str]:
-    """What is counted in all cases."""
-    seen: Counter[str] = Counter()
+    """The sum of the counts of all cases."""
+    counts: Counter[str] = Counter()
     for case in cases:
-        one_case(case, seen)
-    return seen
+        one_case(case, counts)
+    return counts
 
 
 def _numbers(text: str) -> Iterator[int]:
@@ -102,9 +102,9 @@ def random_seeds(fast: int, check: int, total: int) -> pytest.MarkDecorator:
 
 
 def seeds_wanted(definition: pytest.Item, fast: int, check: int, total: int) -> list[Any]:
-    """The seeds, without those that the marker expression of this run leaves out.
+    """The seeds that the marker expression of this run selects.
 
-    Pytest would make an item for each before it leaves it out: 30,000 items take 5 s.
+    Pytest would create an item for each before deselecting it: 30,000 items take 5 s.
     """
     is_wanted = _selection(definition)
     parts = [
@@ -123,10 +123,10 @@ def seeds_wanted(definition: pytest.Item, fast: int, check: int, total: int) -> 
 def _selection(definition: pytest.Item) -> Callable[[Iterable[pytest.MarkDecorator]], bool]:
     """Whether this run selects an item of this test that has these marks as well."""
     others = {mark.name for mark in definition.iter_markers()}
-    wanted = Expression.compile(definition.config.getoption("markexpr") or "fast or not fast")
+    expression = Expression.compile(definition.config.getoption("markexpr") or "fast or not fast")
 
     def is_wanted(marks: Iterable[pytest.MarkDecorator]) -> bool:
-        return wanted.evaluate((others | {mark.name for mark in marks}).__contains__)
+        return expression.evaluate((others | {mark.name for mark in marks}).__contains__)
 
     return is_wanted
 

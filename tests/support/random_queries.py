@@ -144,17 +144,17 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
 
 
 def random_change(rng: random.Random, rows: list[Row]) -> tuple[list[Row], list[int]]:
-    """Rows to insert and delete, with weights; `rows` is brought up to date.
+    """Rows to insert and delete, with weights; this updates `rows`.
 
-    Now and then nothing, everything, or a row deleted and inserted again.
+    Sometimes nothing, everything, or a row deleted and inserted again.
     """
     kind = rng.random()
     if kind < 0.08:
         return [], []
     if kind < 0.14:
-        gone = list(rows)
+        deleted = list(rows)
         rows.clear()
-        return gone, [-1] * len(gone)
+        return deleted, [-1] * len(deleted)
     changed: list[Row] = []
     weights: list[int] = []
     for _ in range(rng.randint(1, 5)):
@@ -262,7 +262,7 @@ def _condition(rng: random.Random) -> str:
 
 
 class RandomCircuit(Struct, frozen=True):
-    """`query` is as it was read, `compiled` made from it after the rules."""
+    """`query` is as parsed, `compiled` is built from it after the rules."""
 
     query: Query
     partition: RangePartition
@@ -284,9 +284,9 @@ def random_circuit(rng: random.Random) -> RandomCircuit | None:
 
 @cache
 def _read(sql: str, attribute: str) -> tuple[Query, Query, Verdict]:
-    """The query as it is read, the same after the rules, and its safety.
+    """The query as parsed and after the rules, and its safety.
 
-    Kept: the tests of one seed see the same queries.
+    Cached, because the tests of one seed have the same queries.
     """
     original = parse_query(sql, {"t": SCHEMA})
     query = replace(original, root=apply_rules(original.root))

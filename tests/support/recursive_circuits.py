@@ -1,4 +1,4 @@
-"""Recursive programs by definition, and as circuits by hand: a fixpoint, its lineage, a merge."""
+"""Recursive programs by definition, and as hand-built circuits of fixpoint, lineage and merge."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from impctl.sketch.sketch import RangePartition
 from tests.support.circuits import load_all, save_all
 
 _NAN, _ODD = 4, 1
-"""The nodes that are NaN among doubles, and what has NULL's code among numbers that collide."""
+"""The node that is NaN in kind `doubles`, and the one with NULL's code in `collisions`."""
 
 
 class Kind(Struct, frozen=True):
-    """What nodes are."""
+    """The type of nodes, and their values."""
 
     type: SqlType
     arrow: pa.DataType
     odd: int | None = None
-    """What stands for one of the nodes, if not its number."""
+    """The value of node `_ODD`, if not its number."""
 
     def value(self, node: int | None, turn: int) -> Any:
         if node is None or self.type == LONG:
@@ -107,7 +107,7 @@ def least_fixpoint(rules: Rules, tables: Tables) -> frozenset[Row]:
 
 
 def weights_of(derivations: Iterable[Derivation]) -> Counter[Row]:
-    """What the derivations of each row weigh."""
+    """The total weight of the derivations of each row."""
     result: Counter[Row] = Counter()
     for derivation in derivations:
         result[derivation.head] += derivation.weight
@@ -115,7 +115,7 @@ def weights_of(derivations: Iterable[Derivation]) -> Counter[Row]:
 
 
 def low_weights(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> Counter[Row]:
-    """What those derivations of each row weigh whose bodies all have a lower rank."""
+    """The total weight of each row's derivations from rows of lower rank."""
     result: Counter[Row] = Counter()
     for derivation in derivations:
         if all(ranks[body] < ranks[derivation.head] for body in derivation.bodies):
@@ -124,7 +124,7 @@ def low_weights(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> 
 
 
 def range_ids_of(derivations: Iterable[Derivation], cut: Callable[[Row], int]) -> Counter[object]:
-    """How often each fragment of each access is used; `cut` gives the fragment of a row."""
+    """How often each range of each access is used; `cut` gives the range of a row."""
     counts: Counter[object] = Counter()
     for derivation in derivations:
         for access, leaf in derivation.leaves:
@@ -223,10 +223,10 @@ class Beyond(Exception):
 def levels_of(
     rules: Rules, tables: Tables, most_levels: int, most_rows: int
 ) -> tuple[list[Counter[Row]], list[Derivation]]:
-    """The rows of every level with their weights, and what derives them, each with its own.
+    """The weighted rows of every level, and their weighted derivations.
 
-    Of one level each derives the next, by rules of one body. Beyond where there are rows beyond
-    `most_levels`, or `most_rows` of them.
+    Each level derives the next, by rules with one body. Raises Beyond if rows are on more than
+    `most_levels` levels, or if there are `most_rows` or more.
     """
     base = list(rules(tables, frozenset()))
     derivations = list(base)
@@ -253,7 +253,7 @@ BAGS: Mapping[str, Rules] = {
     "same generation": same_generation,
     "both ways": both_ways,
 }
-"""Those in which every row is derived from one."""
+"""Programs in which every row is derived from at most one other."""
 
 PROGRAMS: Mapping[str, Rules] = {
     "reach": reach,
@@ -267,7 +267,7 @@ PROGRAMS: Mapping[str, Rules] = {
 
 
 FRAGMENTS = (1, 2, 3)
-"""Boundaries: f is its own fragment."""
+"""Boundaries, such that the value f is in range f."""
 
 
 def ranked_rows(stored: RankedRows) -> dict[tuple[Any, ...], tuple[int, ...]]:
@@ -297,13 +297,13 @@ class Recursive(Struct, dict=True):
         return Merge([len(FRAGMENTS) + 2] * self.accesses)
 
     def step(self, changes: Mapping[str, Counter[Row]]) -> Counter[Row]:
-        """Step by signed rows; the rows that came and went, and the sketches are counted."""
+        """Step by signed rows; count the sketches, and return the changes of the result."""
         sources = [self.read(name, changes[name]) for name in self.tables]
         output = self.circuit.step(*sources)
         return self.counted(output)
 
     def counted(self, output: Batch | None) -> Counter[Row]:
-        """The rows in a batch of the circuit, whose tags are counted."""
+        """The rows in a batch of the circuit; counts its tags."""
         if output is None:
             return Counter()
         self.merge.step(output)
@@ -316,8 +316,8 @@ class Recursive(Struct, dict=True):
             return None
         names = ("a", "b", "f") if name == "links" else ("a", "f")
         columns: dict[str, Any] = {}
-        for at, column in enumerate(names):
-            values = [row[at] for row in rows]
+        for index, column in enumerate(names):
+            values = [row[index] for row in rows]
             if column == "f":
                 columns[column] = pa.array(values, pa.int64())
             else:
@@ -330,46 +330,46 @@ class Recursive(Struct, dict=True):
         """Rows of the fixpoint with their weights, consolidated."""
         counts: Counter[Row] = Counter()
         if len(batch):
-            names = [f"t.{at}" for at in range(self.arity)]
+            names = [f"t.{index}" for index in range(self.arity)]
             columns = [batch.columns[name].to_arrow().to_pylist() for name in names]
             for *values, weight in zip(*columns, batch.weights.tolist(), strict=True):
                 counts[tuple(map(self.kind.node, values))] += weight
         return Counter({row: weight for row, weight in counts.items() if weight})
 
     def ranked(self) -> dict[Row, tuple[int, int, int]]:
-        """Rank, `all` and `low` of every row that is kept."""
+        """Rank, `all` and `low` of every stored row."""
         ranked = ranked_rows(self.fixpoint.rows)
         return {tuple(map(self.kind.node, row)): values for row, values in ranked.items()}
 
     def by_keys(self) -> list[Counter[Row]]:
-        """The rows with their ranks in each index of the step that holds them so, with weights."""
+        """Rows with ranks and weights, in each index of the step that stores ranks."""
         result = []
         for keeper in self.fixpoint.arrangements():
             names = [name for name, _ in keeper.columns] if isinstance(keeper, RowIndex) else []
             if len(names) != self.arity + 1 or not names[-1].startswith("rank"):
                 continue
             assert isinstance(keeper, RowIndex)
-            held = keeper.whole()
+            stored = keeper.whole()
             rows: Counter[Row] = Counter()
-            columns = [held.columns[name].to_arrow().to_pylist() for name in names if len(held)]
-            for *values, rank, weight in zip(*columns, held.weights.tolist(), strict=True):
+            columns = [stored.columns[name].to_arrow().to_pylist() for name in names if len(stored)]
+            for *values, rank, weight in zip(*columns, stored.weights.tolist(), strict=True):
                 rows[(*map(self.kind.node, values), rank)] += weight
             result.append(rows)
         return result
 
     def levelled(self) -> Counter[tuple[Row, int]]:
-        """What every row weighs that is kept, by its level."""
+        """The weight of every stored row, by level."""
         whole = self.fixpoint.rows.whole()
         result: Counter[tuple[Row, int]] = Counter()
         if len(whole):
-            names = [f"t.{at}" for at in range(self.arity)]
+            names = [f"t.{index}" for index in range(self.arity)]
             columns = [whole.columns[name].to_arrow().to_pylist() for name in (*names, "rank")]
             for *values, level, weight in zip(*columns, whole.weights.tolist(), strict=True):
                 result[tuple(map(self.kind.node, values)), level] += weight
         return result
 
     def ranges(self) -> Counter[object]:
-        """How often each fragment of each access is counted at the root."""
+        """How often each range of each access is counted at the root."""
         return Counter(
             {
                 (access, range_id): count
@@ -384,12 +384,12 @@ class Recursive(Struct, dict=True):
         save_all(self._keepers(), self.stored)
 
     def restarted(self, fresh: Recursive) -> Recursive:
-        """The fresh one, after it took up what is stored of this one."""
+        """Store this state, and restore it in `fresh`."""
         self.save()
         return self.gone_on(fresh, self.circuit.counters())
 
     def gone_on(self, fresh: Recursive, counters: Mapping[str, int]) -> Recursive:
-        """The fresh one from what is stored already, and what was counted then."""
+        """Restore the state that is already stored, and these counters, in `fresh`."""
         fresh.stored = self.stored
         load_all(fresh._keepers(), self.stored)
         fresh.circuit.take_up(counters)
@@ -400,7 +400,7 @@ class Recursive(Struct, dict=True):
         return (*self.circuit.arrangements(), *self.merge.arrangements())
 
 
-class _Made:
+class _Builder:
     """Operators of a circuit under construction."""
 
     def __init__(self, kind: Kind, prefix: str = "") -> None:
@@ -414,10 +414,10 @@ class _Made:
         self.inputs.append(inputs)
         return len(self.operators) - 1
 
-    def project(self, at: int, **outputs: str) -> int:
-        """Columns renamed; `_` stands for the dot."""
+    def project(self, source: int, **outputs: str) -> int:
+        """Rename columns; `_` in a keyword is a dot."""
         pairs = [(new.replace("_", "."), self.ref(old)) for new, old in outputs.items()]
-        return self.put(ProjectOperator(pairs), at)
+        return self.put(ProjectOperator(pairs), source)
 
     def ref(self, name: str) -> Expr:
         return ColumnRef(name, LONG if name.startswith("rank") else self.kind.type)
@@ -429,7 +429,7 @@ class _Made:
     def join(
         self, left: tuple[int, Sequence[str], int], right: tuple[int, Sequence[str], int], *on: str
     ) -> int:
-        """`on` are the keys, one of each side; a side is its place, columns and accesses."""
+        """`on` are the keys, one of each side; a side is its position, columns and accesses."""
         name = f"{self.prefix}join{len(self.operators)}"
         sides = [
             Side(self.columns(*columns), (key,), accesses)
@@ -442,90 +442,92 @@ class _Made:
 
 
 def _reach_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    joined = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
-    made.project(joined, t_0="b", rank="rank")
-    return made.circuit(), 1
+    builder = _Builder(kind, "step.")
+    joined = builder.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
+    builder.project(joined, t_0="b", rank="rank")
+    return builder.circuit(), 1
 
 
 def _right_linear_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    joined = made.join((-2, ("a", "b"), 1), (-1, ("t.0", "t.1", "rank"), 0), "b", "t.0")
-    made.project(joined, t_0="a", t_1="t.1", rank="rank")
-    return made.circuit(), 1
+    builder = _Builder(kind, "step.")
+    joined = builder.join((-2, ("a", "b"), 1), (-1, ("t.0", "t.1", "rank"), 0), "b", "t.0")
+    builder.project(joined, t_0="a", t_1="t.1", rank="rank")
+    return builder.circuit(), 1
 
 
 def _left_linear_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    own = made.project(-1, own_0="t.0", own_1="t.1", rankown="rank")
-    joined = made.join((own, ("own.0", "own.1", "rankown"), 0), (-2, ("a", "b"), 1), "own.1", "a")
-    chosen = made.project(joined, first="own.0", second="b", ranks="rankown")
-    made.project(chosen, t_0="first", t_1="second", rank="ranks")
-    return made.circuit(), 1
+    builder = _Builder(kind, "step.")
+    rows = builder.project(-1, own_0="t.0", own_1="t.1", rankown="rank")
+    joined = builder.join(
+        (rows, ("own.0", "own.1", "rankown"), 0), (-2, ("a", "b"), 1), "own.1", "a"
+    )
+    chosen = builder.project(joined, first="own.0", second="b", ranks="rankown")
+    builder.project(chosen, t_0="first", t_1="second", rank="ranks")
+    return builder.circuit(), 1
 
 
 def _two_keys_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    own, links = (made.columns("t.0", "t.1", "rank"), made.columns("a", "b"))
-    sides = Side(own, ("t.0", "t.1"), 0), Side(links, ("a", "b"), 1)
-    joined = made.put(JoinOperator("step.join", *sides, [False, False]), -1, -2)
-    made.project(joined, t_0="t.1", t_1="t.0", rank="rank")
-    return made.circuit(), 1
+    builder = _Builder(kind, "step.")
+    rows, links = (builder.columns("t.0", "t.1", "rank"), builder.columns("a", "b"))
+    sides = Side(rows, ("t.0", "t.1"), 0), Side(links, ("a", "b"), 1)
+    joined = builder.put(JoinOperator("step.join", *sides, [False, False]), -1, -2)
+    builder.project(joined, t_0="t.1", t_1="t.0", rank="rank")
+    return builder.circuit(), 1
 
 
 def _closure_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    left = made.project(-1, l_0="t.0", l_1="t.1", rankl="rank")
-    right = made.project(-1, r_0="t.0", r_1="t.1", rankr="rank")
-    joined = made.join(
+    builder = _Builder(kind, "step.")
+    left = builder.project(-1, l_0="t.0", l_1="t.1", rankl="rank")
+    right = builder.project(-1, r_0="t.0", r_1="t.1", rankr="rank")
+    joined = builder.join(
         (left, ("l.0", "l.1", "rankl"), 0), (right, ("r.0", "r.1", "rankr"), 0), "l.1", "r.0"
     )
-    ranks = (made.ref("rankl"), made.ref("rankr"))
-    outputs = [("t.0", made.ref("l.0")), ("t.1", made.ref("r.1"))]
-    made.put(ProjectOperator([*outputs, ("rank", Call("greatest", ranks, LONG))]), joined)
-    return made.circuit(), 0
+    ranks = (builder.ref("rankl"), builder.ref("rankr"))
+    outputs = [("t.0", builder.ref("l.0")), ("t.1", builder.ref("r.1"))]
+    builder.put(ProjectOperator([*outputs, ("rank", Call("greatest", ranks, LONG))]), joined)
+    return builder.circuit(), 0
 
 
 def _same_generation_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    up = made.project(-2, u_a="a", u_b="b")
-    down = made.project(-3, d_a="a", d_b="b")
-    first = made.join((up, ("u.a", "u.b"), 1), (-1, ("t.0", "t.1", "rank"), 0), "u.b", "t.0")
+    builder = _Builder(kind, "step.")
+    up = builder.project(-2, u_a="a", u_b="b")
+    down = builder.project(-3, d_a="a", d_b="b")
+    first = builder.join((up, ("u.a", "u.b"), 1), (-1, ("t.0", "t.1", "rank"), 0), "u.b", "t.0")
     kept = ("u.a", "u.b", "t.0", "t.1", "rank")
-    second = made.join((first, kept, 1), (down, ("d.a", "d.b"), 1), "t.1", "d.b")
-    made.project(second, t_0="u.a", t_1="d.a", rank="rank")
-    return made.circuit(), 2
+    second = builder.join((first, kept, 1), (down, ("d.a", "d.b"), 1), "t.1", "d.b")
+    builder.project(second, t_0="u.a", t_1="d.a", rank="rank")
+    return builder.circuit(), 2
 
 
 def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    joined = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
-    first = made.project(joined, t_0="b", rank="rank")
+    builder = _Builder(kind, "step.")
+    joined = builder.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
+    first = builder.project(joined, t_0="b", rank="rank")
     one = Literal(kind.value(1, 0), kind.type)
-    chosen = made.put(
-        SelectOperator(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3
+    chosen = builder.put(
+        SelectOperator(Compare(CompareOp.EQUAL, builder.ref("b"), one), must_be_sure=True), -3
     )
-    second = made.put(
-        ProjectOperator([("t.0", made.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen
+    second = builder.put(
+        ProjectOperator([("t.0", builder.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen
     )
     columns = (("t.0", "t.0"), ("rank", "rank"))
-    made.put(
+    builder.put(
         Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second
     )
-    return made.circuit(), 2
+    return builder.circuit(), 2
 
 
 def _both_ways_step(kind: Kind) -> tuple[Circuit, int]:
-    made = _Made(kind, "step.")
-    ahead = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
-    first = made.project(ahead, t_0="b", rank="rank")
-    back = made.join((-1, ("t.0", "rank"), 0), (-3, ("a", "b"), 1), "t.0", "b")
-    second = made.project(back, t_0="a", rank="rank")
+    builder = _Builder(kind, "step.")
+    ahead = builder.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
+    first = builder.project(ahead, t_0="b", rank="rank")
+    back = builder.join((-1, ("t.0", "rank"), 0), (-3, ("a", "b"), 1), "t.0", "b")
+    second = builder.project(back, t_0="a", rank="rank")
     columns = (("t.0", "t.0"), ("rank", "rank"))
-    made.put(
+    builder.put(
         Union([UnionBranch(columns, (0, None)), UnionBranch(columns, (None, 0))]), first, second
     )
-    return made.circuit(), 2
+    return builder.circuit(), 2
 
 
 _STEPS: Mapping[str, Callable[[Kind], tuple[Circuit, int]]] = {
@@ -548,7 +550,7 @@ _SOURCES = {
     "two branches": (("a",), "seeds", "links", "links"),
     "both ways": (("a",), "seeds", "links", "links"),
 }
-"""What of the base's table is the head; then the base's table, and those of the step."""
+"""The base table's columns of the head; then the base table, and the tables of the step."""
 
 
 def recursive(
@@ -559,34 +561,39 @@ def recursive(
     *,
     chooses: bool = False,
 ) -> Recursive:
-    """A fresh circuit of the program, whose fronts up to so many rows are followed row by row; if
-    it `chooses`, one derivation of each row is told."""
+    """A fresh circuit of the program.
+
+    Fronts of up to `thin` rows are processed row by row. If it `chooses`, it reports one derivation
+    of each row.
+    """
     nodes = KINDS[kind]
     head, *tables = _SOURCES[program]
-    step, of_step = _STEPS[program](nodes)
-    names = [f"t.{at}" for at in range(len(head))]
-    made = _Made(nodes)
-    outputs = [(name, made.ref(old)) for name, old in zip(names, head, strict=True)]
-    base = made.put(ProjectOperator(outputs), -1)
+    step, step_accesses = _STEPS[program](nodes)
+    names = [f"t.{index}" for index in range(len(head))]
+    builder = _Builder(nodes)
+    outputs = [(name, builder.ref(old)) for name, old in zip(names, head, strict=True)]
+    base = builder.put(ProjectOperator(outputs), -1)
     fixpoint: FixpointOperator | UnionAllFixpoint
     if isinstance(limits, Limits):
-        columns = made.columns(*names)
-        accesses = (1, of_step)
+        columns = builder.columns(*names)
+        accesses = (1, step_accesses)
         fixpoint = FixpointOperator("fix", columns, "rank", step, accesses, limits, chooses=chooses)
         fixpoint.thin = thin
     else:
-        fixpoint = UnionAllFixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
-    at = made.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
-    lineage = made.put(LineageOperator(fixpoint), at)
-    marked = made.put(
-        ProjectOperator([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at
+        fixpoint = UnionAllFixpoint(
+            "fix", builder.columns(*names), "rank", step, (1, step_accesses), limits
+        )
+    index = builder.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
+    lineage = builder.put(LineageOperator(fixpoint), index)
+    marked = builder.put(
+        ProjectOperator([*((n, builder.ref(n)) for n in names), ("is_row", _mark(True))]), index
     )
-    void = [(name, Literal(None, nodes.type)) for name in names]
-    told = made.put(ProjectOperator([*void, ("is_row", _mark(False))]), lineage)
+    nulls = [(name, Literal(None, nodes.type)) for name in names]
+    lineage_rows = builder.put(ProjectOperator([*nulls, ("is_row", _mark(False))]), lineage)
     pairs = tuple((name, name) for name in (*names, "is_row"))
-    count = 1 + of_step
+    count = 1 + step_accesses
     none, every = (None,) * count, tuple(range(count))
-    made.put(Union([UnionBranch(pairs, none), UnionBranch(pairs, every)]), marked, told)
+    builder.put(Union([UnionBranch(pairs, none), UnionBranch(pairs, every)]), marked, lineage_rows)
     scans = {
         name: TableScan(
             [(column, column, nodes.type) for column in ("a", "b")[: 1 + (name == "links")]],
@@ -594,7 +601,7 @@ def recursive(
         )
         for name in ("links", "seeds")
     }
-    return Recursive(nodes, fixpoint, made.circuit(), tuple(tables), count, len(names), scans)
+    return Recursive(nodes, fixpoint, builder.circuit(), tuple(tables), count, len(names), scans)
 
 
 def _mark(is_row: bool) -> Literal:
@@ -602,6 +609,6 @@ def _mark(is_row: bool) -> Literal:
 
 
 def cut(row: Row) -> int:
-    """The fragment of a table's row."""
+    """The range of a table's row."""
     value = row[-1]
     return len(FRAGMENTS) + 1 if value is None else sum(value >= one for one in FRAGMENTS)

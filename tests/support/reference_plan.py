@@ -156,7 +156,7 @@ def _typed(value: Value, sql_type: SqlType | None) -> Value:
 
 
 def fit_decimal(value: Fraction, sql_type: SqlType) -> Decimal:
-    """Rounded half up to the scale; a failure where the precision does not hold it."""
+    """Rounded half up to the scale; fails if the precision is too small."""
     unit = 10**sql_type.scale
     whole = half_up(value * unit)
     if abs(whole) >= 10**sql_type.precision:
@@ -177,7 +177,7 @@ _WIDE = _wide()
 
 
 def fit_integer(value: int, sql_type: SqlType) -> int:
-    """The value, or a failure where the integral type does not hold it."""
+    """The value; fails if it does not fit the integral type."""
     half = 1 << (_BITS[sql_type.kind] - 1)
     if not -half <= value < half:
         raise ReferenceFailure(f"{value} does not fit {sql_type}")
@@ -189,9 +189,9 @@ def _arithmetic(expr: e.Arithmetic, row: Row) -> Value:
     types = type_of(expr.left), type_of(expr.right)
     if types[0] is None or types[1] is None:
         raise ReferenceLimit(f"types of {expr}")
-    own_left = narrowed(expr.left, types[0], types[1])
-    own_right = narrowed(expr.right, types[1], types[0])
-    result = arithmetic_type(expr.op, own_left, own_right)
+    left_type = narrowed(expr.left, types[0], types[1])
+    right_type = narrowed(expr.right, types[1], types[0])
+    result = arithmetic_type(expr.op, left_type, right_type)
     if result is None:
         raise ReferenceLimit(f"arithmetic on {types}")
     if left is None or right is None:
@@ -200,7 +200,10 @@ def _arithmetic(expr: e.Arithmetic, row: Row) -> Value:
         value = _of_doubles(expr.op, float(left), float(right))
         return _single(value) if result.kind is Kind.FLOAT else value
     exact = _of_numbers(expr.op, _number(left), _number(right))
-    if expr.op is e.ArithmeticOp.INTEGER_DIVIDE and Kind.DECIMAL in (own_left.kind, own_right.kind):
+    if expr.op is e.ArithmeticOp.INTEGER_DIVIDE and Kind.DECIMAL in (
+        left_type.kind,
+        right_type.kind,
+    ):
         whole = int(fit_decimal(exact, decimal(38, 0)))
         # Spark keeps the last 64 bits.
         return (whole + 2**63) % 2**64 - 2**63
@@ -280,7 +283,7 @@ def _like(value: Value, pattern: str, escape: str) -> Value:
 
 
 def cast_value(value: Value, source: SqlType | None, target: SqlType) -> Value:
-    """CAST under ANSI rules, between numbers and from BOOLEAN; the rest is not known here."""
+    """CAST under ANSI rules, between numbers and from BOOLEAN; others are not supported."""
     if value is None or source == target:
         return value
     if source is not None and source.kind is Kind.BOOLEAN:
@@ -290,7 +293,7 @@ def cast_value(value: Value, source: SqlType | None, target: SqlType) -> Value:
     if target.is_fractional:
         return _single(float(value)) if target.kind is Kind.FLOAT else float(value)
     if isinstance(value, float) and target.kind is Kind.DECIMAL:
-        # By its text, rounded half up; what is no number has no decimal.
+        # By its text, rounded half up; NaN and infinities give NULL.
         exact = Fraction(Decimal(repr(value))) if math.isfinite(value) else None
         return None if exact is None else fit_decimal(exact, target)
     if isinstance(value, float):
@@ -342,7 +345,7 @@ def _call(expr: e.Call, row: Row) -> Value:
 
 
 def function_value(name: str, values: Sequence[Value]) -> Value:
-    """The function's value; NULL where an argument is, but for GREATEST and LEAST."""
+    """The function's value; NULL if an argument is NULL, except for GREATEST and LEAST."""
     known = [value for value in values if value is not None]
     if name == "greatest":
         return max(known, key=sort_key, default=None)
@@ -354,13 +357,13 @@ def function_value(name: str, values: Sequence[Value]) -> Value:
     return function(*known) if len(known) == len(values) else None
 
 
-def _whole(way: Callable[[Any], int]) -> Callable[..., Value]:
+def _whole(function: Callable[[Any], int]) -> Callable[..., Value]:
     def result(value: Any) -> Value:
         if not isinstance(value, int | float):
             raise ReferenceLimit(f"a whole number for {value!r}")
         if not math.isfinite(value):
             raise ReferenceFailure(f"no whole number for {value}")
-        return fit_integer(way(value), LONG)
+        return fit_integer(function(value), LONG)
 
     return result
 
@@ -389,7 +392,7 @@ def _ln(value: float) -> Value:
 
 
 def _pow(value: float, exponent: float) -> Value:
-    """As Java has it: NaN where C gives 1 for a power of one."""
+    """As in Java: NaN where C gives 1 for a power of one."""
     if math.isnan(exponent) or (abs(value) == 1 and math.isinf(exponent)):
         return math.nan
     with np.errstate(all="ignore"):
@@ -397,7 +400,7 @@ def _pow(value: float, exponent: float) -> Value:
 
 
 def _day(day: date | int) -> date:
-    """The engine's tests give days since 1970, those of whole queries dates."""
+    """Tests of the engine pass days since 1970, tests of whole queries pass dates."""
     return date(1970, 1, 1) + timedelta(day) if isinstance(day, int) else day
 
 
@@ -432,7 +435,7 @@ def aggregate_value(call: p.AggregateCall, rows: Sequence[Row]) -> Value:
 
 
 def _beside_extreme(function: str, pairs: Sequence[tuple[Value, Value]]) -> Value:
-    """The value beside the extreme key; of several, one that the rows' order does not decide."""
+    """The value in the row of the extreme key; among ties, the rows' order does not matter."""
     known = [(value, sort_key(key)) for value, key in pairs if key is not None]
     if not known:
         return None
@@ -490,7 +493,7 @@ def _average(values: list[Value], sql_type: SqlType) -> Value:
 
 
 def total_of(values: list[Value], sql_type: SqlType | None) -> Value:
-    """SUM of known values: exact, with an error where the result type does not hold it."""
+    """SUM of known values: exact; fails if it does not fit the result type."""
     result = None if sql_type is None else sum_type(sql_type)
     if result is None:
         raise ReferenceLimit(f"sum of {sql_type}")
@@ -513,29 +516,29 @@ Values = Mapping[AttributeId, Value]
 
 
 def window_values(
-    call: p.WindowCall, rows: Sequence[Values], standings: list[tuple[object, ...]]
+    call: p.WindowCall, rows: Sequence[Values], sort_keys: list[tuple[object, ...]]
 ) -> list[Value]:
     """The call's value for each row of one ordered partition."""
     match call.function:
         case "row_number":
             return list(range(1, len(rows) + 1))
         case "rank":
-            return [standings.index(one) + 1 for one in standings]
+            return [sort_keys.index(one) + 1 for one in sort_keys]
         case "dense_rank":
-            distinct = list(dict.fromkeys(standings))
-            return [distinct.index(one) + 1 for one in standings]
+            distinct = list(dict.fromkeys(sort_keys))
+            return [distinct.index(one) + 1 for one in sort_keys]
         case "percent_rank":
             others = len(rows) - 1
-            return [standings.index(one) / others if others else 0.0 for one in standings]
+            return [sort_keys.index(one) / others if others else 0.0 for one in sort_keys]
         case "cume_dist":
-            ends = [len(rows) - standings[::-1].index(one) for one in standings]
+            ends = [len(rows) - sort_keys[::-1].index(one) for one in sort_keys]
             return [end / len(rows) for end in ends]
         case "lag" | "lead":
             return [_elsewhere(call, rows, index) for index in range(len(rows))]
         case "count" | "sum" | "avg" | "min" | "max":
             plain = p.AggregateCall(call.function, call.arguments)
             return [
-                aggregate_value(plain, list(rows[: _frame_end(call, standings, index)]))
+                aggregate_value(plain, list(rows[: _frame_end(call, sort_keys, index)]))
                 for index in range(len(rows))
             ]
         case _:
@@ -543,27 +546,27 @@ def window_values(
 
 
 def _elsewhere(call: p.WindowCall, rows: Sequence[Values], index: int) -> Value:
-    """The argument of the row so many places before or after, else the default."""
+    """The argument of the row `offset` positions before or after, or the default."""
     argument, *rest = call.arguments
     offset = int(value_of(rest[0], rows[index])) if rest else 1  # type: ignore[arg-type]  # a number
-    wanted = index - offset if call.function == "lag" else index + offset
-    if 0 <= wanted < len(rows):
-        return value_of(argument, rows[wanted])
+    target = index - offset if call.function == "lag" else index + offset
+    if 0 <= target < len(rows):
+        return value_of(argument, rows[target])
     return value_of(rest[1], rows[index]) if len(rest) > 1 else None
 
 
 def sees_whole(call: p.WindowCall) -> bool:
-    """Whether all rows of a partition are in the frame of each: by SQL's own rules."""
+    """Whether the frame of each row is the whole partition, by the rules of SQL."""
     if call.frame is None:
         return len(call.order) == 0
     return call.frame.lower().endswith("between unbounded preceding and unbounded following")
 
 
-def _frame_end(call: p.WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
+def _frame_end(call: p.WindowCall, sort_keys: list[tuple[object, ...]], index: int) -> int:
     if sees_whole(call):
-        return len(standings)
+        return len(sort_keys)
     if call.frame is None:
-        return len(standings) - standings[::-1].index(standings[index])
+        return len(sort_keys) - sort_keys[::-1].index(sort_keys[index])
     if call.frame.lower() == "rows between unbounded preceding and current row":
         return index + 1
     raise ReferenceLimit(f"frame {call.frame}")
@@ -571,16 +574,16 @@ def _frame_end(call: p.WindowCall, standings: list[tuple[object, ...]], index: i
 
 Lineage = frozenset[tuple[AccessId, int]]
 DerivedRow = tuple[tuple[Value, ...], Lineage]
-"""Values by position, and what they come from."""
+"""Values by position, and their lineage."""
 
 NOTHING: Lineage = frozenset()
 MOST_ROUNDS = 200
 MOST_ROWS = 5_000
-"""Of a bag fixpoint, from which on nobody waits for it; the engine's limit is higher."""
+"""Limit for the rows of a bag fixpoint; the engine's limit is higher."""
 
 
 class Tuple(Struct, frozen=True):
-    """A row of some node and what it comes from."""
+    """A row of a node, and its lineage."""
 
     values: Mapping[AttributeId, Value]
     lineage: Lineage
@@ -610,16 +613,16 @@ def by_levels(
     step: Callable[[list[DerivedRow]], list[DerivedRow]],
     most: int | None,
 ) -> list[DerivedRow]:
-    """The rows of the base, those that a step makes of these, and so on until it makes none.
+    """The rows of the base and of repeated steps, until a step yields none.
 
-    Raises ReferenceFailure where so many levels (default: 100) do not do, or for many rows.
+    Raises ReferenceFailure if `most` levels (default: 100) are not enough, or for too many rows.
     """
     result: list[DerivedRow] = []
     level = list(base)
     for _ in range(100 if most is None else most):
         result += level
         if not level:
-            # What stands beside the rows in a step is looked at, be there rows or not.
+            # The rest of the step is evaluated even without rows, because it may fail.
             assert not step(level)
             return result
         if len(result) >= MOST_ROWS:
@@ -637,13 +640,12 @@ def least(
     *,
     with_lineage: bool = True,
 ) -> list[DerivedRow]:
-    """The least rows with T = base UNION step(T), each once, begun with none; of what a round
-    gives the `best` ones stay.
+    """The least solution of T = base UNION step(T); with `best`, rounds keep only the best rows.
 
-    Lineages are those of all derivations of these rows from one another. Of `best` rows they are
-    computed once the rows are known: a row that was beaten later has no part in them, even where
-    rows that it led to derive one another in a cycle. Without lineage, the rounds end once the rows
-    are known. Raises ReferenceFailure where that takes too long.
+    The lineage of a row covers all its derivations from these rows. For `best` rows it is computed
+    once the rows are known, so that rows beaten later do not contribute, even if rows derived from
+    them form a cycle. Without lineage, the rounds end once the rows are known. Raises
+    ReferenceFailure if there are too many rounds.
     """
     rows: dict[object, DerivedRow] = {}
     are_known = best is None
@@ -671,7 +673,7 @@ def _best(rows: Mapping[object, DerivedRow], best: p.BestOnly) -> dict[object, D
     """The rows that are best of their group by one of the values."""
     groups: dict[object, list[object]] = {}
     for key, (values, _) in rows.items():
-        groups.setdefault(tuple(identity(values[at]) for at in best.keys), []).append(key)
+        groups.setdefault(tuple(identity(values[index]) for index in best.keys), []).append(key)
     kept: dict[object, DerivedRow] = {}
     for keys in groups.values():
         for value in best.values:
@@ -711,7 +713,7 @@ class Annotated(Struct, frozen=True):
 
     @property
     def lineage(self) -> Lineage:
-        """Everything the result rows come from."""
+        """The lineage of all result rows."""
         return NOTHING.union(*(lineage for _, lineage in self.rows))
 
 
@@ -736,7 +738,7 @@ def annotate(
 ) -> Annotated:
     """The rows of the plan with their lineage; with `whole_windows` as captures count it.
 
-    These say that a row of a window stems from all rows of its partition, whatever the function.
+    Captures attribute a row of a window to all rows of its partition, for any function.
     """
     run = _Run(tables, {} if instances is None else instances, shuffle, whole_windows)
     return Annotated(tuple(unnamed(root.attributes, run.rows_of(root, 0))), run.first_rows)
@@ -766,22 +768,22 @@ class _Run(Struct, dict=True):
     first_rows: dict[int, Lineage] = field(default_factory=dict)
     derived: dict[FixpointId, list[DerivedRow]] = field(default_factory=dict)
     reads_derived: dict[int, bool] = field(default_factory=dict)
-    kept: dict[int, list[Tuple]] = field(default_factory=dict)
-    """Rows, by position, of what stands in a step and reads no rows of an outer fixpoint: every
-    round has the same."""
+    cached: dict[int, list[Tuple]] = field(default_factory=dict)
+    """Rows, by position, of nodes in a step that read no rows of an outer fixpoint; they are equal
+    in all rounds."""
 
     def rows_of(self, node: p.Plan, position: int) -> list[Tuple]:
         if not self.derived:
             return self._rows_of(node, position)
         if position not in self.reads_derived:
             leaves = {n.fixpoint for n in node.walk() if isinstance(n, p.Recursive)}
-            own = {n.id for n in node.walk() if isinstance(n, p.Fixpoint)}
-            self.reads_derived[position] = not leaves <= own
+            inner = {n.id for n in node.walk() if isinstance(n, p.Fixpoint)}
+            self.reads_derived[position] = not leaves <= inner
         if self.reads_derived[position]:
             return self._rows_of(node, position)
-        if position not in self.kept:
-            self.kept[position] = self._rows_of(node, position)
-        return self.kept[position]
+        if position not in self.cached:
+            self.cached[position] = self._rows_of(node, position)
+        return self.cached[position]
 
     def _rows_of(self, node: p.Plan, position: int) -> list[Tuple]:
         match node:
@@ -833,14 +835,14 @@ class _Run(Struct, dict=True):
         return rows, self.rows_of(right, position + 1 + size_of(left))
 
     def _fixpoint(self, node: p.Fixpoint, position: int) -> list[Tuple]:
-        """Every row counts for the barrier, whatever becomes of it above."""
+        """Every row belongs to the barrier, used above or not."""
 
         def base() -> list[DerivedRow]:
             return unnamed(node.base.attributes, self.rows_of(node.base, position + 1))
 
         def step(rows: list[DerivedRow]) -> list[DerivedRow]:
-            self.derived[node.id], at = rows, position + 1 + size_of(node.base)
-            return unnamed(node.step.attributes, self.rows_of(node.step, at))
+            self.derived[node.id], step_position = rows, position + 1 + size_of(node.base)
+            return unnamed(node.step.attributes, self.rows_of(node.step, step_position))
 
         if node.is_set:
             result = least(base(), step, node.best, with_lineage=self.with_lineage)
@@ -851,10 +853,10 @@ class _Run(Struct, dict=True):
 
     def _scan(self, node: p.Scan) -> list[Tuple]:
         rows = self.tables[node.table]
-        seen = self.instances.get(node.access, range(len(rows)))
+        visible = self.instances.get(node.access, range(len(rows)))
         names = {name.lower(): name for name in rows[0]} if rows else {}
         result = []
-        for index in sorted(seen):
+        for index in sorted(visible):
             values = {a.id: rows[index][names[a.name.lower()]] for a in node.attributes}
             result.append(Tuple(values, frozenset({(node.access, index)})))
         return result
@@ -881,10 +883,12 @@ class _Run(Struct, dict=True):
             return self._first_ranks(node, node.rank, rows, position)
         rows = self._ordered(rows, node.order)
         end = len(rows) if node.count is None else node.offset + node.count
-        last = _standing(node.order, rows[end - 1]) if 0 < end <= len(rows) else None
-        first = [row for i, row in enumerate(rows) if i < end or _standing(node.order, row) == last]
-        kept = first if end > 0 else []
-        self.first_rows[position] = NOTHING.union(*(row.lineage for row in kept))
+        last = _sort_key_of(node.order, rows[end - 1]) if 0 < end <= len(rows) else None
+        first = [
+            row for i, row in enumerate(rows) if i < end or _sort_key_of(node.order, row) == last
+        ]
+        first_rows = first if end > 0 else []
+        self.first_rows[position] = NOTHING.union(*(row.lineage for row in first_rows))
         return rows[node.offset : end]
 
     def _witnesses(self, node: p.Witness, rows: list[Tuple]) -> list[Tuple]:
@@ -895,8 +899,8 @@ class _Run(Struct, dict=True):
         result = []
         for part in parts.values():
             for order in node.orders:
-                best = _standing(order, self._ordered(part, order)[0])
-                result.extend(row for row in part if _standing(order, row) == best)
+                best = _sort_key_of(order, self._ordered(part, order)[0])
+                result.extend(row for row in part if _sort_key_of(order, row) == best)
         return result
 
     def _first_ranks(
@@ -909,11 +913,11 @@ class _Run(Struct, dict=True):
         first = [row for row in ranked if _is_within(row, tied, node)]
         self.first_rows[position] = lineage_of(first)
         names = [attribute.id for attribute in node.attributes]
-        kept = [row for row in ranked if _is_within(row, rank.attribute, node)]
-        return [Tuple({name: row.values[name] for name in names}, row.lineage) for row in kept]
+        result = [row for row in ranked if _is_within(row, rank.attribute, node)]
+        return [Tuple({name: row.values[name] for name in names}, row.lineage) for row in result]
 
     def _window(self, node: p.Window, rows: list[Tuple], *, is_whole: bool) -> list[Tuple]:
-        """`is_whole`: every value comes from its whole partition, and so does the row."""
+        """`is_whole`: the lineage of every row is its whole partition."""
         rows = [Tuple(row.values, row.lineage) for row in rows]  # one object per copy of a row
         results = [dict(row.values) for row in rows]
         lineages = [row.lineage for row in rows]
@@ -927,12 +931,12 @@ class _Run(Struct, dict=True):
                     both = lineage_of([rows[index] for index in part])
                     for index in part:
                         lineages[index] |= both
-                place = {id(rows[index]): index for index in part}
+                index_of = {id(rows[index]): index for index in part}
                 ordered = self._ordered([rows[index] for index in part], call.order)
-                standings = [_standing(call.order, row) for row in ordered]
-                values = window_values(call, [row.values for row in ordered], standings)
+                sort_keys = [_sort_key_of(call.order, row) for row in ordered]
+                values = window_values(call, [row.values for row in ordered], sort_keys)
                 for row, value in zip(ordered, values, strict=True):
-                    results[place[id(row)]][call.attribute.id] = value
+                    results[index_of[id(row)]][call.attribute.id] = value
         return [Tuple(v, result) for v, result in zip(results, lineages, strict=True)]
 
 
@@ -941,7 +945,7 @@ def _is_within(row: Tuple, rank: p.Attribute, node: p.TopK) -> bool:
     return int(row.values[rank.id]) <= node.count  # type: ignore[arg-type]  # a rank
 
 
-def _standing(order: Sequence[p.SortKey], row: Tuple) -> tuple[object, ...]:
+def _sort_key_of(order: Sequence[p.SortKey], row: Tuple) -> tuple[object, ...]:
     return tuple(identity(value_of(key.expr, row.values)) for key in order)
 
 
@@ -972,7 +976,7 @@ def _join(node: p.Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
 def _candidates(
     condition: e.Expr | None, right: Sequence[Tuple], ids: frozenset[AttributeId]
 ) -> Callable[[Tuple], Sequence[int]]:
-    """For a row of the left side the places on the right where the condition can hold.
+    """For a row of the left side, the positions on the right where the condition can hold.
 
     Rows that differ in a column that must be equal are not compared, unless comparing may fail.
     """
@@ -980,11 +984,11 @@ def _candidates(
     pairs = [pair for part in parts for pair in _equal_columns(part, ids)]
     if not pairs or not all(map(_cannot_fail, parts)):
         return lambda row: range(len(right))
-    places: dict[object, list[int]] = {}
+    positions: dict[object, list[int]] = {}
     for index, other in enumerate(right):
         key = tuple(identity(other.values[theirs]) for _, theirs in pairs)
-        places.setdefault(key, []).append(index)
-    return lambda row: places.get(tuple(identity(row.values[mine]) for mine, _ in pairs), ())
+        positions.setdefault(key, []).append(index)
+    return lambda row: positions.get(tuple(identity(row.values[mine]) for mine, _ in pairs), ())
 
 
 def _equal_columns(
@@ -1048,14 +1052,14 @@ def _combine(node: p.SetOperation, left: list[Tuple], right: list[Tuple]) -> lis
     others = grouped(right)
     result: list[Tuple] = []
     for key, same in grouped(left).items():
-        there = others.get(key, [])
+        matches = others.get(key, [])
         if node.kind is p.SetKind.EXCEPT:
-            copies = len(same) - len(there) if node.all else int(not there)
+            copies = len(same) - len(matches) if node.all else int(not matches)
             lineage = lineage_of(same)
         else:
-            copies = min(len(same), len(there))
+            copies = min(len(same), len(matches))
             copies = copies if node.all else min(copies, 1)
-            lineage = lineage_of([*same, *there])
+            lineage = lineage_of([*same, *matches])
         result.extend([Tuple(same[0].values, lineage)] * max(copies, 0))
     return result
 
@@ -1086,12 +1090,12 @@ def _groups(
         keys.setdefault(key, values)
     result = []
     for key, members in groups.items():
-        made = {
+        outputs = {
             output.attribute.id: value for output, value in zip(node.keys, keys[key], strict=True)
         }
         for output in node.aggregates:
-            made[output.attribute.id] = aggregate_value(
+            outputs[output.attribute.id] = aggregate_value(
                 output.call, [row.values for row in members]
             )
-        result.append(Tuple(made, lineage_of(members)))
+        result.append(Tuple(outputs, lineage_of(members)))
     return result

@@ -32,12 +32,12 @@ from impctl.tables.write.maintenance import create_table
 def refused(
     kind: type[ImpctlError], code: str, match: str | None = None
 ) -> pytest.RaisesExc[ImpctlError]:
-    """The block ends with an error of this kind and code."""
+    """Expect an error of this kind and code in the block."""
     return pytest.raises(kind, match=match, check=lambda error: error.code == code)
 
 
 def spied(monkeypatch: MonkeyPatch, owner: object, name: str) -> list[tuple[Any, ...]]:
-    """The positional arguments of each call of a function or method, which is made all the same."""
+    """Record the positional arguments of each call of a function or method."""
     calls: list[tuple[Any, ...]] = []
     real = getattr(owner, name)
 
@@ -53,19 +53,19 @@ Spoken = subprocess.CompletedProcess[str]
 
 
 def spoken(*command: object, cwd: Path | None = None, **environment: str) -> Spoken:
-    """A command run to its end, whatever that is, with this process's modules."""
+    """Run a command to its end, successful or not, with this process's modules."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     words = [*map(str, command)]
     return subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd, env=env)
 
 
 def python(*words: object, cwd: Path | None = None, **environment: str) -> Spoken:
-    """The same by this Python, without what lies in the folder that it is started in."""
+    """The same with this Python, which ignores modules in the current folder."""
     return spoken(sys.executable, "-P", *words, cwd=cwd, **environment)
 
 
 def called(*words: str) -> Spoken:
-    """`impctl` with these words, called in this process, and what it writes into pipes."""
+    """Call `impctl` with these words in this process, and capture its output."""
     stdout, stderr = io.StringIO(), io.StringIO()
     with redirect_stdout(stdout), redirect_stderr(stderr):
         code = run(build_app(commands_for(words)), words)
@@ -73,7 +73,7 @@ def called(*words: str) -> Spoken:
 
 
 def on_terminal(*words: object, columns: int = 80, **environment: str) -> str:
-    """What a real terminal gets of this Python with these words."""
+    """The output of this Python with these words on a real terminal."""
     outside = {"COLUMNS", "NO_COLOR", "FORCE_COLOR"}
     env = {name: value for name, value in os.environ.items() if name not in outside}
     env |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
@@ -86,13 +86,13 @@ def on_terminal(*words: object, columns: int = 80, **environment: str) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""
-    taken = take_signals(lambda: None)
+    """Raise KeyboardInterrupt on signals that ask to end; restore their handlers afterwards."""
+    numbers = take_signals(lambda: None)
     raise_on_signal()
     try:
         yield
     finally:
-        for number in taken:
+        for number in numbers:
             is_int = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if is_int else signal.SIG_DFL)
 
@@ -143,12 +143,12 @@ class Cli:
         file: str = "w.yaml",
         **tables: pa.Table,
     ) -> Cli:
-        """Over a workload file and tables that are written into a folder."""
+        """Write a workload file and tables into a folder."""
         return cls(capsys, write_files(folder, workload, file, **tables))
 
     @property
     def folder(self) -> Path:
-        """Where the workload file lies, and all that its text names."""
+        """The folder of the workload file and of everything that it names."""
         return self.workload.parent
 
     def path(self, table: str) -> str:
@@ -170,36 +170,38 @@ class Cli:
         file: str = "w.yaml",
         **document: Any,
     ) -> Cli:
-        """Over a workload of queries (SQL, or all that the file has of one), and whatever else it
-        has; its tables are the folders of these names beside it, unless all is said of them."""
-        usual = {"store": ".impctl", "spark": {"master": "local[2]"}}
-        document = {"tables": tables, "queries": queries, **usual, **document}
+        """Write a workload of queries (as SQL or full entries) and other sections.
+
+        Its tables are the folders of these names beside the file, unless full entries are given.
+        """
+        defaults = {"store": ".impctl", "spark": {"master": "local[2]"}}
+        document = {"tables": tables, "queries": queries, **defaults, **document}
         return cls.over(capsys, folder, document, file)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         self.capsys.readouterr()
         code = run(build_app(), [command, str(self.workload), "--json", *arguments])
-        shown = self.capsys.readouterr()
-        assert "Traceback" not in shown.out + shown.err
-        return Ran(code, json.loads(shown.out), shown.err)
+        output = self.capsys.readouterr()
+        assert "Traceback" not in output.out + output.err
+        return Ran(code, json.loads(output.out), output.err)
 
     def good(self, command: str, *arguments: str) -> Ran:
-        """The same, where nothing may go wrong."""
+        """The same, which must succeed."""
         ran = self(command, *arguments)
         assert ran.code == 0, ran.document
         return ran
 
     def one(self, command: str, *arguments: str) -> dict[str, Any]:
-        """The only result of a command that goes well."""
+        """The only result of a successful command."""
         (result,) = self.good(command, *arguments).results
         return result
 
     def by_query(self, command: str, *arguments: str) -> dict[str, dict[str, Any]]:
-        """The results of a command that goes well, by query."""
+        """The results of a successful command, by query."""
         return {result["query"]: result for result in self.good(command, *arguments).results}
 
     def warnings(self, command: str, *arguments: str) -> list[str]:
-        """What a command that goes well warns of."""
+        """The warnings of a successful command."""
         result = self.good(command, *arguments).document["warnings"]
         assert isinstance(result, list)
         return result
@@ -216,27 +218,29 @@ class Cli:
         return {(r["query"], s["table"]): s["ranges"] for r in results for s in r["sketches"]}
 
     def text(self, command: str, *options: str) -> str:
-        """What people read on stdout, each stretch of space as one."""
+        """The text on stdout, with white space collapsed."""
         self.capsys.readouterr()
         assert run(build_app(), [command, str(self.workload), *options]) == 0
         return " ".join(self.capsys.readouterr().out.split())
 
     def edit(self, before: str, after: str, count: int = -1) -> None:
-        """Change what the workload file says."""
+        """Replace text in the workload file."""
         text = self.workload.read_text()
         assert before in text
         self.workload.write_text(text.replace(before, after, count))
 
     def captured(self, *options: str) -> Cli:
-        """This workload, after a capture."""
+        """Capture all queries of this workload."""
         self.good("capture", *options)
         return self
 
     def verified(
         self, *words: str, may_slack: str = "", may_tie: str = "", is_exact: bool = True
     ) -> list[dict[str, Any]]:
-        """What Spark says of all sketches: no range is missing, none is there in vain where it
-        `is_exact`, and answers are those without; but for the queries that are named."""
+        """Verify all sketches with Spark: they lack no range, and do not change results.
+
+        If `is_exact`, they have no surplus range. The named queries are exempt.
+        """
         results = self.good("verify", "--results", *words).results
         for result in results:
             assert result["covers"], result
@@ -251,21 +255,23 @@ def write_files(
     workload_file: str = "w.yaml",
     **tables: pa.Table,
 ) -> Path:
-    """Write these tables, and the workload file over them: as it is, or what it says.
+    """Write these tables, and the workload file, given as text or as its content.
 
-    A query that is said may be its SQL alone. Tables are there without being said; where they are
-    said by name alone, they lie beside the file.
+    A query may be given as SQL. The tables written here need no entry. Tables given only by name
+    are folders beside the file.
     """
     for name, rows in tables.items():
         create_table(str(folder / name), rows)
     if not isinstance(workload, str):
-        said = workload.get("tables", ())
-        specs = said if isinstance(said, Mapping) else {name: {"path": name} for name in said}
+        entries = workload.get("tables", ())
+        specs = (
+            entries if isinstance(entries, Mapping) else {name: {"path": name} for name in entries}
+        )
         specs = {**{name: {"path": name} for name in tables}, **specs}
         queries = workload["queries"].items()
         queries = {name: {"sql": one} if isinstance(one, str) else one for name, one in queries}
-        whole = {"version": 1, **workload, "tables": specs, "queries": queries}
-        workload = json.dumps({**whole, "store": whole.get("store", ".impctl")})
+        content = {"version": 1, **workload, "tables": specs, "queries": queries}
+        workload = json.dumps({**content, "store": content.get("store", ".impctl")})
     file = folder / workload_file
     file.write_text(workload)
     return file
@@ -282,24 +288,24 @@ def cli_of(tmp_path: Path, capsys: Capsys) -> CliOf:
 
 
 class MadeOnce:
-    """Folders by name, with a copy of each that no test sees."""
+    """Folders by name, with an unused copy of each."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._made: set[str] = set()
+        self._created: set[str] = set()
 
     def folder(self, name: str, make: Callable[[Path], object]) -> Path:
-        """The folder with what `make` writes into it; `name` stands for its result."""
+        """The folder with what `make` writes into it; `name` identifies its content."""
         folder, saved = self._root / name / "work", self._root / name / "saved"
         shutil.rmtree(folder, ignore_errors=True)
-        if name in self._made:
+        if name in self._created:
             shutil.copytree(saved, folder, symlinks=True)
         else:
             shutil.rmtree(saved, ignore_errors=True)
             folder.mkdir(parents=True)
             make(folder)
             shutil.copytree(folder, saved, symlinks=True)
-            self._made.add(name)
+            self._created.add(name)
         return folder
 
 
@@ -318,18 +324,18 @@ def cli_once(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> CliOnce
     Then `and_then` is called once with it, such as `Cli.captured`.
     """
 
-    def made(
+    def cli_for(
         name: str,
         write: Callable[[Path], object],
         and_then: Callable[[Cli], object] = lambda cli: None,
     ) -> Cli:
-        def both(folder: Path) -> None:
+        def prepare(folder: Path) -> None:
             write(folder)
             and_then(Cli(capsys, folder / "w.yaml"))
 
-        return Cli(capsys, made_once.folder(name, both) / "w.yaml")
+        return Cli(capsys, made_once.folder(name, prepare) / "w.yaml")
 
-    return made
+    return cli_for
 
 
 WORKLOAD = """\
@@ -362,7 +368,7 @@ ROWS = pa.table(
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
-    """A Delta table with a change feed; fragments of g in the sketch of `q`: 0 and 1."""
+    """A Delta table with a change feed; ranges of g in the sketch of `q`: 0 and 1."""
     path = str(tmp_path / "t")
     create_table(path, ROWS)
     return path

@@ -31,7 +31,7 @@ def nodes(kind: type[Node]) -> Iterator[tuple[Path, Node]]:
 @cache
 def _by_kind() -> Mapping[type[ast.AST], list[tuple[Path, ast.AST]]]:
     kinds: dict[type[ast.AST], list[tuple[Path, ast.AST]]] = defaultdict(list)
-    gc.disable()  # No run of it, now or later, has to look at a million nodes that all stay.
+    gc.disable()  # No collection, now or later, should scan a million nodes that all stay.
     try:
         for path, text in texts().items():
             for node in _walk(ast.parse(text)):
@@ -43,7 +43,7 @@ def _by_kind() -> Mapping[type[ast.AST], list[tuple[Path, ast.AST]]]:
 
 
 def _walk(tree: ast.AST) -> list[ast.AST]:
-    """As `ast.walk`, but faster and without `ctx`, which no test looks at."""
+    """As `ast.walk`, but faster and without `ctx`, which no test needs."""
     result = [tree]
     for node in result:  # grows meanwhile
         for name in node._fields:

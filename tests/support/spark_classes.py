@@ -1,9 +1,9 @@
-"""An archive of the classes that Spark loads: the JVMs that tests start need half the time.
+"""An archive of the classes that Spark loads: JVMs of tests start in half the time.
 
-Law: what tests see is the same without it: a JVM that cannot take the archive loads its classes one
-by one, and says nothing. It is made beside the first tests, once for a Java and a pyspark, and only
-a whole one has its name.
-Out of scope: JVMs of tests that measure, which start as a user's do (`conftest`).
+Law: tests give the same results without it. A JVM that cannot use the archive silently loads its
+classes one by one. The archive is built while the first tests run, once for each Java and pyspark,
+and gets its name only when it is complete.
+Out of scope: JVMs of tests that measure, which start like a user's (`conftest`).
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ java.wait()
 os.replace(*sys.argv[1:])
 """
 _PATIENCE = 600
-"""Seconds after which whoever began to make an archive is taken for dead."""
+"""Seconds after which a process that builds an archive is considered dead."""
 
 
 def class_archive(options: str) -> str:
-    """JVM options that use the archive; made in the background where there is none yet."""
+    """JVM options that use the archive, which is built in the background if it is missing."""
     # Tests without Spark start without it.
     import pyspark
 
     from impctl.spark.session import find_java
 
     java = find_java(os.environ)
-    made_for = f"{java.program} {java.version} {pyspark.__version__} {pyspark.__file__} {options}"
-    name = hashlib.sha256(made_for.encode()).hexdigest()[:16]
+    key = f"{java.program} {java.version} {pyspark.__version__} {pyspark.__file__} {options}"
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
     archive = Path(tempfile.gettempdir()) / f"impctl-tests-{os.getuid()}" / f"{name}.jsa"
     archive.parent.mkdir(mode=0o700, exist_ok=True)
     if not archive.exists():
@@ -58,17 +58,17 @@ def class_archive(options: str) -> str:
 
 
 def _begin(archive: Path, options: str) -> None:
-    """Start a process that makes the archive, unless one is at it."""
-    begun, unfinished = archive.with_suffix(".begun"), archive.with_suffix(f".{os.getpid()}")
+    """Start a process that builds the archive, unless one is running."""
+    started, unfinished = archive.with_suffix(".begun"), archive.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
-        if time.time() - begun.stat().st_mtime > _PATIENCE:
-            begun.unlink()
+        if time.time() - started.stat().st_mtime > _PATIENCE:
+            started.unlink()
     try:
-        begun.touch(exist_ok=False)
+        started.touch(exist_ok=False)
     except FileExistsError:
         return
     options = f"{options} -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
-    # By a shell that does not wait: whose child it is would have to.
+    # By a shell that does not wait: a direct child would have to be waited for.
     subprocess.run(
         ["sh", "-c", 'nohup "$@" >/dev/null 2>&1 </dev/null &', "sh", sys.executable, "-P", "-c"]
         + [_LIKE_TESTS, str(unfinished), str(archive)],

@@ -11,8 +11,8 @@ _TOGETHER = 60
 
 
 def asked(view: Any, texts: Sequence[str]) -> list[pa.ChunkedArray | Exception]:
-    """A column for each expression; where Spark refuses it, or fails on a row, the exception."""
-    lots = (texts[at : at + _TOGETHER] for at in range(0, len(texts), _TOGETHER))
+    """A column for each expression, or the exception if Spark refuses it or fails on a row."""
+    lots = (texts[start : start + _TOGETHER] for start in range(0, len(texts), _TOGETHER))
     return [column for lot in lots for column in _halved(view, lot)]
 
 
@@ -20,7 +20,7 @@ def _halved(view: Any, texts: Sequence[str]) -> list[pa.ChunkedArray | Exception
     from pyspark.errors import PySparkException
 
     try:
-        columns = [f"{sql} AS x{at}" for at, sql in enumerate(texts)]
+        columns = [f"{sql} AS x{index}" for index, sql in enumerate(texts)]
         return list(view.selectExpr(*columns).toArrow().columns)
     except PySparkException as error:
         if len(texts) == 1:
