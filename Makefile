@@ -12,7 +12,6 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal --durations 10
 # Bytecode is kept, in one folder: without it every test and every command compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
-export MYPY_NUM_WORKERS := 2
 
 SHELL := bash
 .DEFAULT_GOAL := help

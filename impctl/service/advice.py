@@ -421,7 +421,7 @@ def _clustered(
         files=len(snapshot.files),
         bytes=snapshot.bytes,
         sketches=forecast.sketches,
-        foreseen=ctx.settings.dry_run,
+        dry_run=ctx.settings.dry_run,
     )
     if is_named:
         check_clusterable(snapshot, columns)
@@ -432,7 +432,7 @@ def _clustered(
         return result
     if not may_lose and len(result.losers) > len(result.winners):
         raise _loses(result)
-    ctx.reporter.finished(replace(result, foreseen=True), 1, 1)
+    ctx.reporter.finished(replace(result, dry_run=True), 1, 1)
     ctx.reporter.step(f"clustering {table} by {', '.join(columns)}")
     watch = Stopwatch()
     with held_signals():

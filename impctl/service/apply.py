@@ -106,7 +106,7 @@ class _BatchRun:
             ahead = self._ahead.get(spec.table, 0) + commits
             self._ahead[spec.table] = ahead
             version = prepared.source.version + ahead
-            results.append(replace(result, inserted=rows, foreseen_version=version))
+            results.append(replace(result, inserted=rows, planned_version=version))
             return
         with held_signals():
             done = commit_update(prepared)

@@ -357,7 +357,7 @@ def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) ->
             state = "current"
     return replace(
         planned.result(ctx.tables.versions_of(planned.prepared.tables)),
-        foreseen=True,
+        dry_run=True,
         by=planned.by(ctx),
         reads=planned.reads(ctx),
         stored=state,

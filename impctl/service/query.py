@@ -367,7 +367,7 @@ def _by_reading(
         files_kept=pruned.files_kept,
         files_total=pruned.files_total,
         elapsed_ms=took,
-        left_away=read.unused,
+        unused_sketches=read.unused,
         by=who,
         by_reason=why,
         quicker=quicker,

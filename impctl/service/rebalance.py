@@ -200,11 +200,11 @@ class _Rebalance:
         """The expected `result`, by the stored counts of the ranges."""
         change = self._change()
         if isinstance(change, str):
-            return replace(self._unchanged(change), foreseen=True, stored="even")
+            return replace(self._unchanged(change), dry_run=True, stored="even")
         _, moved, remarks = change
         texts = [f"would even out {_moved_text(m).removesuffix(' now')}" for m in moved.values()]
         reason = "; ".join([*texts, *remarks])
-        return replace(self._unchanged(reason), foreseen=True, stored="uneven")
+        return replace(self._unchanged(reason), dry_run=True, stored="uneven")
 
     def _change(self) -> _Change | str:
         """The restored query, partitions with new ranges and remarks on others; or why none."""
@@ -272,7 +272,7 @@ def _planned(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> Captur
     if is_up_to_date(ctx, spec, stored):
         return _Rebalance(ctx, store, spec).planned()
     reason = "would be maintained first, and its ranges checked after that"
-    return replace(_result(stored, "none", reason), foreseen=True, stored="stale")
+    return replace(_result(stored, "none", reason), dry_run=True, stored="stale")
 
 
 def _result(

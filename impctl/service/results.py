@@ -4,7 +4,7 @@ Law: a record declares a result. Its fields, in order, are the keys of the JSON 
 change only with `SCHEMA_VERSION`; in the document, rows replace an Arrow table. Durations are
 milliseconds and times UTC. Ranges are numbers from 0 to `total` - 1, and `total` itself is the
 range of NULL. What is unknown is None, never a guess. `moments` are the values of a query's clock
-constants. A dry run sets `foreseen`.
+constants. A dry run sets `dry_run`.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ class CaptureResult(Struct, frozen=True, kw_only=True):
     left: tuple[LeftEntry, ...] = ()
     assumptions: tuple[str, ...] = ()
     reason: str = ""
-    foreseen: bool = False
+    dry_run: bool = False
     by: str | None = None
     reads: tuple[ReadEntry, ...] = ()
     stored: str | None = None
@@ -438,7 +438,7 @@ class CaptureResult(Struct, frozen=True, kw_only=True):
 
 class ApplyResult(Struct, frozen=True, kw_only=True):
     """One update batch; `version` is the one it committed, None if it committed nothing. With
-    `already_applied`, an earlier run committed it. A dry run has the `foreseen_version` that its
+    `already_applied`, an earlier run committed it. A dry run has the `planned_version` that its
     `statement` would commit, and the rows of an insert; a delete or update that matches no row
     commits no version."""
 
@@ -449,7 +449,7 @@ class ApplyResult(Struct, frozen=True, kw_only=True):
     deleted: int = 0
     updated: int = 0
     statement: str = ""
-    foreseen_version: int | None = None
+    planned_version: int | None = None
     already_applied: bool = False
 
 
@@ -481,7 +481,7 @@ class ClusterResult(Struct, frozen=True, kw_only=True):
     version: int | None = None
     elapsed_ms: float = 0.0
     sketches: tuple[ClusteredSketch, ...] = ()
-    foreseen: bool = False
+    dry_run: bool = False
 
     @property
     def losers(self) -> tuple[ClusteredSketch, ...]:
@@ -507,13 +507,13 @@ class GcEntry(Struct, frozen=True):
 
 
 class GcResult(Struct, frozen=True):
-    """What was removed from the store and beside the tables; with `foreseen` it still exists."""
+    """What was removed from the store and beside the tables; with `dry_run` it still exists."""
 
     store: str
     keep: int
     entries: tuple[GcEntry, ...]
     bytes: int
-    foreseen: bool = False
+    dry_run: bool = False
 
 
 class GenerateResult(Struct, frozen=True):
@@ -574,7 +574,7 @@ class MaintainResult(Struct, frozen=True, kw_only=True):
     engine_ms: float = 0.0
     commit_ms: float = 0.0
     steps: tuple[MaintainStep, ...] = ()
-    foreseen: bool = False
+    dry_run: bool = False
     ranges: RangesEntry | None = None
     refilled_groups: int = 0
     refilled_rows: int = 0
@@ -767,8 +767,8 @@ class ReuseEntry(Struct, frozen=True):
 
 class RewriteResult(Struct, frozen=True, kw_only=True):
     """The query with its range predicates; `intervals` has their texts. `action`: how the sketch
-    was maintained; `reuse` is set for a query with other constants. `left_away`: why a table is
-    read without its sketch. `runs_on_spark` is false for some queries that impctl supports."""
+    was maintained; `reuse` is set for a query with other constants. `unused_sketches`: why a table
+    is read without its sketch. `runs_on_spark` is false for some queries that impctl supports."""
 
     query: str
     sql: str
@@ -780,15 +780,15 @@ class RewriteResult(Struct, frozen=True, kw_only=True):
     action: str = "none"
     reason: str = ""
     reuse: ReuseEntry | None = None
-    left_away: Mapping[str, str] = field(default_factory=dict)
+    unused_sketches: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[str, str] = field(default_factory=dict)
     runs_on_spark: bool = True
 
 
 class QueryResult(ArrowAnswer, frozen=True, kw_only=True):
-    """The result; `action`, `reuse` and `left_away` are as for `rewrite`. `elapsed_ms` is the query
-    alone, after `spark_start_ms`, which is 0 if Spark was running. `by`: what answered, and why
-    (`by_reason`); by state, no file was read. `quicker`: what would have been faster."""
+    """The result; `action`, `reuse` and `unused_sketches` are as for `rewrite`. `elapsed_ms` is the
+    query alone, after `spark_start_ms`, which is 0 if Spark was running. `by`: what answered, and
+    why (`by_reason`); by state, no file was read. `quicker`: what would have been faster."""
 
     query: str
     versions: Mapping[str, int]
@@ -799,7 +799,7 @@ class QueryResult(ArrowAnswer, frozen=True, kw_only=True):
     reason: str = ""
     reuse: ReuseEntry | None = None
     spark_start_ms: float = 0.0
-    left_away: Mapping[str, str] = field(default_factory=dict)
+    unused_sketches: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[str, str] = field(default_factory=dict)
     by: str = "spark"
     by_reason: str = ""
@@ -928,7 +928,7 @@ class QueryFiles(Struct, frozen=True, kw_only=True):
     action: str = "none"
     reason: str = ""
     reuse: ReuseEntry | None = None
-    left_away: Mapping[str, str] = field(default_factory=dict)
+    unused_sketches: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -1002,10 +1002,10 @@ class FreshEntry(Struct, frozen=True):
 class StatusResult(Struct, frozen=True, kw_only=True):
     """What the store has of a query; without `versions` it was never captured. `pending_versions`
     counts the table versions committed since, `pending` has their changes; `runs` are the latest,
-    newest first; `verified` is None if the sketch was never verified. `kept_answers` counts reads
-    of a present or former materialized result. `provenance` is as in `explain`. `fresh` is None
-    without a sketch, `trigger` is as written in the file. No row expires before `next_expiry`, an
-    instant or `never`; None if none can."""
+    newest first; `verified` is None if the sketch was never verified. `materialized_reads` counts
+    reads of a present or former materialized result. `provenance` is as in `explain`. `fresh` is
+    None without a sketch, `trigger` is as written in the file. No row expires before `next_expiry`,
+    an instant or `never`; None if none can."""
 
     query: str
     sketches: tuple[SketchEntry, ...] = ()
@@ -1025,11 +1025,11 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     verified: VerifiedEntry | None = None
     uses: int = 0
     last_use: datetime | None = None
-    bytes_left_out: int = 0
+    bytes_skipped: int = 0
     tree: TreeRecord | None = None
     moments: Mapping[str, str] = field(default_factory=dict)
-    keeps_answer: bool = False
-    kept_answers: int = 0
+    materialized: bool = False
+    materialized_reads: int = 0
     provenance: str | None = None
     fresh: FreshEntry | None = None
     trigger: str | None = None
@@ -1039,9 +1039,9 @@ class StatusResult(Struct, frozen=True, kw_only=True):
 class GainResult(Struct, frozen=True, kw_only=True):
     """Uses of one query's sketches since a moment, and the runs that maintained them. `files`,
     `rows` and `bytes` were read, `..._plain` would have been by the query's conditions alone; of
-    `uses`, `used` went through a sketch. `kept_answers` counts reads of the materialized result,
-    which read no file; they are no uses, but `last_use` covers both. `answers_bytes` is what they
-    would read of the present tables. `upkeep_ms` is the time of captures and maintenance.
+    `uses`, `used` went through a sketch. `materialized_reads` counts reads of the materialized
+    result, which read no file; they are no uses, but `last_use` covers both. `answers_bytes` is
+    what they would read of the present tables. `upkeep_ms` is the time of captures and maintenance.
     `saved_ms` is an estimate: all bytes skipped, at Spark's read rate."""
 
     query: str
@@ -1060,12 +1060,12 @@ class GainResult(Struct, frozen=True, kw_only=True):
     upkeep_ms: float
     saved_ms: float
     verdict: str
-    kept_answers: int = 0
+    materialized_reads: int = 0
     answers_bytes: int = 0
     hint: str = ""
 
     @property
-    def bytes_left_out(self) -> int:
+    def bytes_skipped(self) -> int:
         return self.bytes_plain - self.bytes
 
 
@@ -1219,9 +1219,9 @@ def _is_to_do(result: Result) -> bool:
         case DueResult():
             return result.due
         case MaintainResult():
-            return result.foreseen and result.action != "none"
+            return result.dry_run and result.action != "none"
         case CaptureResult():
-            return result.foreseen and result.stored in ("none", "stale", "uneven")
+            return result.dry_run and result.stored in ("none", "stale", "uneven")
         case _:
             return False
 
@@ -1262,10 +1262,14 @@ def gain_metrics(outcome: Outcome) -> str:
     figures: tuple[tuple[str, str, Callable[[GainResult], float]], ...] = (
         ("uses", "Uses of the query", lambda r: r.uses),
         ("used", "Uses with its sketches", lambda r: r.used),
-        ("kept_answers", "Answers from the materialized result", lambda r: r.kept_answers),
-        ("left_out_files", "Files skipped", lambda r: r.files_plain - r.files),
-        ("left_out_rows", "Rows in skipped files", lambda r: r.rows_plain - r.rows),
-        ("left_out_bytes", "Bytes of skipped files", lambda r: r.bytes_left_out),
+        (
+            "materialized_reads",
+            "Answers from the materialized result",
+            lambda r: r.materialized_reads,
+        ),
+        ("skipped_files", "Files skipped", lambda r: r.files_plain - r.files),
+        ("skipped_rows", "Rows in skipped files", lambda r: r.rows_plain - r.rows),
+        ("skipped_bytes", "Bytes of skipped files", lambda r: r.bytes_skipped),
         ("read_bytes", "Bytes of files read", lambda r: r.bytes),
         ("upkeep_runs", "Captures and runs of maintain", lambda r: r.upkeep_runs),
         ("upkeep_seconds", "Time of captures and runs of maintain", lambda r: r.upkeep_ms / 1000),

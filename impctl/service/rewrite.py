@@ -113,7 +113,7 @@ def files(ctx: Context, request: QueryRequest) -> tuple[QueryFiles, tuple[str, .
     if isinstance(result, Passthrough):
         return _verbatim_files(ctx, result)
     choice = chosen_read(ctx.tables, result, request.sketch)
-    pruned, predicates, left_away = _left_to_read(ctx.tables, result, choice)
+    pruned, predicates, unused_sketches = _left_to_read(ctx.tables, result, choice)
     read: dict[TableName, set[ColumnName]] = {}
     for scan in result.prepared.scans:
         read.setdefault(scan.table, set()).update(a.name for a in scan.attributes)
@@ -131,7 +131,7 @@ def files(ctx: Context, request: QueryRequest) -> tuple[QueryFiles, tuple[str, .
         action=result.action,
         reason=result.reason,
         reuse=result.reuse,
-        left_away=left_away,
+        unused_sketches=unused_sketches,
         moments=result.prepared.moments,
     )
     record_use(ctx, result, pruned, choice.plain, command="files")
@@ -159,14 +159,14 @@ def _left_to_read(
     tables: PinnedTables, result: ResolvedSketch, choice: ReadChoice
 ) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
     """Matching files and predicates, and why a sketch is not among them."""
-    sketches, left_away = choice.used(result.sketches), dict(choice.unused)
+    sketches, unused_sketches = choice.used(result.sketches), dict(choice.unused)
     while True:
         pruned = filters_of(tables, result.prepared, sketches, result.versions, by_table=True)
         predicates, refused = _predicates(tables, pruned)
         if not refused:
             break
         # Again: the rest of a table narrows the tables that it is joined with.
-        left_away |= refused
+        unused_sketches |= refused
         sketches = tuple(sketch for sketch in sketches if sketch.table not in refused)
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         is_narrowed = any(
@@ -174,12 +174,12 @@ def _left_to_read(
             for sketch in sketches
         )
         if table not in predicates and is_narrowed:
-            left_away[table] = "the query reads it several times, with different ranges"
+            unused_sketches[table] = "the query reads it several times, with different ranges"
     for table, live in result.query.live:
         # Rows must be live, too.
         predicates[table] = live_condition(live, predicates.get(table), is_plain=True)
     texts = {table: condition.sql(PLAIN_DIALECT) for table, condition in predicates.items()}
-    return pruned, texts, left_away
+    return pruned, texts, unused_sketches
 
 
 def _predicates(
@@ -268,7 +268,7 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
         action=match.action,
         reason=match.reason,
         reuse=match.reuse,
-        left_away=choice.unused,
+        unused_sketches=choice.unused,
         moments=match.prepared.moments,
         runs_on_spark=not is_for_others(match.query),
     )

@@ -425,7 +425,7 @@ def planned_results(tables: PinnedTables, decision: Decision) -> list[MaintainRe
         read_ms=sum(delta.read_ms for delta in decision.deltas),
     )
     results = step_results(stored, [step], decision.reason_code, decision.reason)
-    return [replace(result, foreseen=True, answer_changed=None) for result in results]
+    return [replace(result, dry_run=True, answer_changed=None) for result in results]
 
 
 def file_diff_warning(snapshot: Snapshot) -> str:

@@ -529,7 +529,7 @@ def test_no_predicate_if_files_may_hide_nan(tmp_path: Path) -> None:
     with workload(tmp_path, sql, ", sketch: {t: x}") as opened:
         opened.capture()
         files = opened.files("q")
-    assert "NaN" in files.left_away["t"]
+    assert "NaN" in files.unused_sketches["t"]
     assert files.tables["t"].predicate is None
     # All NaN are equal in DuckDB, but not in Python.
     counted = f"SELECT COUNT(*), SUM(n) FROM ({sql})"
@@ -586,7 +586,7 @@ def test_a_table_read_twice_gets_the_union(tmp_path: Path, name: str) -> None:
         assert table.predicate is not None
     else:
         assert table.predicate is None
-        assert "several times" in files.left_away["t"]
+        assert "several times" in files.unused_sketches["t"]
 
 
 def test_no_sketch_means_all_files_and_no_predicate(tmp_path: Path) -> None:
@@ -627,7 +627,7 @@ def test_uses_are_counted(tmp_path: Path) -> None:
         opened.files("q")
         (status,) = opened.status("q")
     assert status.uses == 1
-    assert status.bytes_left_out > 0
+    assert status.bytes_skipped > 0
 
 
 TYPES_SQL = """

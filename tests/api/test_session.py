@@ -54,7 +54,7 @@ def test_capture_maintain_status_rewrite(folder: Path) -> None:
         (status,) = opened.status("q")
         assert (status.stale, status.pending_versions) == (True, {"t": 1})
         (planned,) = opened.maintain("q", dry_run=True)
-        assert planned.foreseen
+        assert planned.dry_run
         (maintained,) = opened.maintain("q")
         assert (maintained.action, maintained.added) == ("exact", (2,))
         assert asdict(maintained)["versions"] == {"t": 1}

@@ -495,7 +495,7 @@ def run_case(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
             (result,) = ran.results
             answer = Counter((row[0], row[1]) for row in result["rows"])
             assert answer == expected(table.rows, name), (seed, name, table.version)
-            is_read = name in captured and not result["left_away"]
+            is_read = name in captured and not result["unused_sketches"]
             yield "read through a sketch" if is_read else "read whole"
         table.step()
         cli("maintain")

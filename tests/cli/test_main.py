@@ -338,9 +338,7 @@ def test_materialized_results_load_no_parser_or_circuits(tmp_path: Path) -> None
     write_captured(tmp_path, WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true"))
     loaded = modules_after(tmp_path, "query")
     assert "impctl.engine.result_rows" in loaded
-    assert (
-        loaded & {*UNUSED_MODULES, "sqlglot", "impctl.compile.compile", "impctl.capture"} == set()
-    )
+    assert loaded & {*UNUSED_MODULES, "sqlglot", "impctl.compile.compile"} == set()
 
 
 PANEL = re.compile(r"^╭─ (.*?) ─+╮$", re.MULTILINE)

@@ -317,7 +317,7 @@ CAPTURE = CaptureResult(
     versions={"sales": 0}, mode="exact", elapsed_ms=0.0, spark_ms=0.0, engine_ms=0.0,
     considered=(CandidateEntry("sales", "sid", False, False, "it cuts groups apart"),),
     assumptions=("`sales.price` >= 0",),
-    foreseen=True, by="engine", reads=(ReadEntry("sales", 0, 7, 1, 1920),), stored="stale",
+    dry_run=True, by="engine", reads=(ReadEntry("sales", 0, 7, 1, 1920),), stored="stale",
 )  # fmt: skip
 
 
@@ -397,8 +397,8 @@ def test_text_of_the_next_change(show, change, text) -> None:
         (replace(CAPTURE, stored="none"), 2),
         (replace(CAPTURE, stored="current"), 0),
         (replace(CAPTURE, reason="?", stored="even"), 0),
-        (replace(EXAMPLES["maintain"], foreseen=True), 2),
-        (replace(EXAMPLES["maintain"], foreseen=True, action="none"), 0),
+        (replace(EXAMPLES["maintain"], dry_run=True), 2),
+        (replace(EXAMPLES["maintain"], dry_run=True, action="none"), 0),
     ],
 )
 def test_detailed_exitcode(show, result, code) -> None:
@@ -411,7 +411,7 @@ def applied(name: str, statement: str, version: int, inserted: int = 0) -> Apply
     """A batch that a dry run would apply."""
     return ApplyResult(
         name=name, table="t", version=None, inserted=inserted, deleted=0, updated=0,
-        statement=statement, foreseen_version=version,
+        statement=statement, planned_version=version,
     )  # fmt: skip
 
 
@@ -454,7 +454,7 @@ OUTPUTS: dict[str, tuple[str, Any, str]] = {
     ),
     "a dry gc": (
         "gc w.yaml --dry-run",
-        replace(EXAMPLES["gc"], foreseen=True),
+        replace(EXAMPLES["gc"], dry_run=True),
         EXAMPLE_TEXTS["gc"]
         .replace("not deleted:", "would delete")
         .replace("deleted ", "would delete "),

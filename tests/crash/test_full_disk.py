@@ -343,7 +343,7 @@ def test_gc_removes_what_its_dry_run_lists(gc_cli: Cli, tmp_path: Path) -> None:
     before = listing(tmp_path)
     planned = gc_cli.one("gc", "--keep", "1", "--dry-run")
     assert listing(tmp_path) == before
-    assert (planned["foreseen"], {entry["removed"] for entry in planned["entries"]}) == (
+    assert (planned["dry_run"], {entry["removed"] for entry in planned["entries"]}) == (
         True,
         {False},
     )

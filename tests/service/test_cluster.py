@@ -78,7 +78,7 @@ def test_clustering_sorts_files_not_sketches(cli: Cli) -> None:
     cli.good("capture", "--query", "g")
     before, captured = sorted_rows(cli), sketches()
     planned = cli.one("cluster", "--dry-run")
-    assert (planned["action"], planned["by"], planned["foreseen"]) == ("none", ["g"], True)
+    assert (planned["action"], planned["by"], planned["dry_run"]) == ("none", ["g"], True)
     assert cli.table("t").version() == 0
     result = cli.one("cluster")
     assert (result["action"], result["version"], result["by"]) == ("cluster", 1, ["g"])
@@ -425,8 +425,8 @@ def test_sketch_that_does_not_pay_is_not_in_the_text(laid_out: Cli) -> None:
     for use in ("always", "auto", "never"):
         (result[use],) = laid_out.good("rewrite", "--sketch", use).results
     assert result["always"]["intervals"]
-    assert result["always"]["left_away"] == {}
-    assert "it skips none of the 40 files" in result["auto"]["left_away"]["t"]
+    assert result["always"]["unused_sketches"] == {}
+    assert "it skips none of the 40 files" in result["auto"]["unused_sketches"]["t"]
     assert result["auto"]["intervals"] == result["auto"]["sketches"] == []
     assert result["auto"]["sql"] == result["never"]["sql"] != result["always"]["sql"]
 

@@ -676,7 +676,7 @@ def test_the_ledger_equals_the_logs(captured_gains: Cli, cases: range) -> None:
     assert result["uses"] == result["used"] == status["uses"] == uses
     assert {name: result[name] for name in expected} == expected
     assert result["upkeep_runs"] > 1
-    assert status["bytes_left_out"] == expected["bytes_plain"] - expected["bytes"]
+    assert status["bytes_skipped"] == expected["bytes_plain"] - expected["bytes"]
     assert captured_gains.one("gain", "--since", "1d")["uses"] == uses
 
 
@@ -701,7 +701,7 @@ def test_prometheus_parses_the_metrics(captured_gains: Cli) -> None:
     captured_gains.good("gain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_uses"] == {"q": 1.0}
-    assert set(result["impctl_left_out_bytes"]) == {"q"}
+    assert set(result["impctl_skipped_bytes"]) == {"q"}
     assert [file.name for file in out.parent.iterdir()] == ["impctl.prom"]
 
 
@@ -742,7 +742,7 @@ def test_materialized_answers_are_not_sketch_uses(gains_cli: Cli, monkeypatch: M
     sources = [gains_cli.one("query")["by"] for _ in range(3)]
     assert sources == ["state"] * 3, "the first reads the query and maintains, the others do not"
     result = gains_cli.one("gain")
-    assert (result["kept_answers"], result["uses"], result["verdict"]) == (3, 0, "answers")
+    assert (result["materialized_reads"], result["uses"], result["verdict"]) == (3, 0, "answers")
     assert result["last_use"] is not None
     actions = gains_cli.table("t").get_add_actions(flatten=True)
     size = sum(pa.table(actions)["size_bytes"].to_pylist())
@@ -751,11 +751,11 @@ def test_materialized_answers_are_not_sketch_uses(gains_cli: Cli, monkeypatch: M
     shown, status = gains_cli.text("status"), gains_cli.one("status")
     assert "3 answers from the materialized result; last use" in shown
     assert ", result materialized" in shown
-    assert status["keeps_answer"]
-    assert (status["kept_answers"], status["last_use"]) == (3, result["last_use"])
+    assert status["materialized"]
+    assert (status["materialized_reads"], status["last_use"]) == (3, result["last_use"])
     out = gains_cli.folder / "impctl.prom"
     gains_cli.good("gain", "--metrics", str(out))
-    assert families(out)["impctl_kept_answers"] == {"q": 3.0}
+    assert families(out)["impctl_materialized_reads"] == {"q": 3.0}
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_error_overrides_the_detailed_exit_code(auto: Cli) -> None:
 
 def test_dry_capture_reports_its_reads(auto: Cli) -> None:
     result = auto.one("capture", "--dry-run")
-    assert (result["foreseen"], result["by"], result["stored"]) == (True, "engine", "none")
+    assert (result["dry_run"], result["by"], result["stored"]) == (True, "engine", "none")
     (read,) = result["reads"]
     assert (read["table"], read["version"], read["rows"], read["files"]) == ("t", 0, 10, 1)
     paths = [Path(uri.removeprefix("file://")) for uri in auto.table("t").file_uris()]
@@ -168,7 +168,7 @@ def test_dry_apply_predicts_versions(auto: Cli) -> None:
     predicted = auto.good("apply", "--all", "--dry-run").results
     done = auto.good("apply", "--all").results
     assert [r["version"] for r in predicted] == [None] * 3
-    assert [r["foreseen_version"] for r in predicted] == [r["version"] for r in done] == [1, 2, 3]
+    assert [r["planned_version"] for r in predicted] == [r["version"] for r in done] == [1, 2, 3]
     assert [r["inserted"] for r in predicted] == [2, 0, 0]
     assert [r["statement"] for r in predicted] == [r["statement"] for r in done]
     assert predicted[2]["statement"] == "UPDATE t SET x = x + 1 WHERE g = 5"

@@ -183,7 +183,7 @@ def test_years_beyond_python_are_refused(kind: pa.DataType) -> None:
     answer = result(pa.table({"d": days}))
     with refused(errors.EvaluationError, "beyond_python"):
         _ = answer.rows
-    assert answer.to_arrow().column("d").to_pylist is not None
+    assert answer.to_arrow().column("d").chunk(0).equals(days)
     assert answer.row_count == 1
 
 

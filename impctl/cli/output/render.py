@@ -118,7 +118,7 @@ def _assumption(assumption: str) -> str:
     return f"assumes {assumption} (re-checked on every change)"
 
 
-def _kept_answers(count: int) -> str:
+def _materialized_reads(count: int) -> str:
     return f"{count_text(count, 'answer')} from the materialized result"
 
 
@@ -298,9 +298,9 @@ _STORED = {
 @render.register(r.CaptureResult)
 def _capture(result: r.CaptureResult, out: Text) -> None:
     sketches = _sketches(result.sketches)
-    if result.foreseen and not result.reason:
+    if result.dry_run and not result.reason:
         _planned_capture(result, out)
-    elif result.foreseen:
+    elif result.dry_run:
         out.head(result.query, f"{sketches}")
         out.detail(result.reason)
     elif result.mode == r.SKETCH_NONE:
@@ -354,7 +354,7 @@ def _apply(result: r.ApplyResult, out: Text) -> None:
     at = f"version {result.version}"
     if result.version is None:
         condition = "" if result.statement.startswith("INSERT") else ", if a row matches"
-        text = f"would make {result.table} version {result.foreseen_version}{condition}"
+        text = f"would make {result.table} version {result.planned_version}{condition}"
     elif result.already_applied:
         text = f"already applied, {result.table} {at} (repeat it with `--again`)"
     elif not result.inserted + result.deleted + result.updated:
@@ -376,10 +376,10 @@ def _cluster(result: r.ClusterResult, out: Text) -> None:
             f"version {result.version}, {result.reason}: {result.files:,} files before, "
             f"{result.files_after:,} now, {duration_text(result.elapsed_ms)}"
         )
-    elif result.foreseen and result.reason.startswith(("sorted", "in Z-order")):
+    elif result.dry_run and result.reason.startswith(("sorted", "in Z-order")):
         size = size_text(result.bytes)
         text = f"would be {result.reason}, {result.files:,} now; all {size} would be rewritten"
-    elif result.foreseen:
+    elif result.dry_run:
         text = f"would not change: {result.reason}"
     else:
         text = f"not changed: {result.reason}"
@@ -406,9 +406,9 @@ def _clustered(entry: r.ClusteredSketch) -> str:
 
 @render.register(r.GcResult)
 def _gc(result: r.GcResult, out: Text) -> None:
-    done = "would delete" if result.foreseen else "deleted"
+    done = "would delete" if result.dry_run else "deleted"
     for entry in result.entries:
-        word = done if entry.removed or result.foreseen else "not deleted:"
+        word = done if entry.removed or result.dry_run else "not deleted:"
         out.line(f"{word} {_leftover(entry)}, {size_text(entry.bytes)}")
     total = f"{done} {size_text(result.bytes)} in total" if result.entries else "nothing to delete"
     versions = count_text(result.keep, "sketch version")
@@ -443,7 +443,7 @@ def _maintain(result: r.MaintainResult, out: Text) -> None:
         word = "not due" if is_postponed else "up to date"
         out.head(result.query, f"{word} at {versions}, {sketch}", word, is_idle=True)
         out.detail(result.reason if is_postponed else "")
-    elif result.foreseen:
+    elif result.dry_run:
         is_full = result.action == "recapture"
         verb = "recapture" if is_full else f"maintain ({action})"
         pending = "" if result.changes is None else f", {count_text(result.changes, 'change')}"
@@ -690,7 +690,7 @@ def _shown_rows(result: ArrowAnswer) -> str:
 
 def _used_sketch(result: r.QueryResult | r.RewriteResult, out: Text) -> None:
     """Print which sketch was used, how it was maintained, and which cost more than it saves."""
-    for table, reason in result.left_away.items():
+    for table, reason in result.unused_sketches.items():
         which = f" of `{table}`" if len(result.versions) > 1 else ""
         out.remark(f"sketch{which} not used: {reason} (force with `--sketch always`)")
     if result.reuse is not None:
@@ -704,7 +704,7 @@ def _used_sketch(result: r.QueryResult | r.RewriteResult, out: Text) -> None:
         if result.reason == r.SKETCH_NONE_REASON:
             out.remark(f"no sketch: {result.reason}")
     elif result.action == "none":
-        if not result.left_away:
+        if not result.unused_sketches:
             out.remark("sketch was up to date")
     elif result.action == "kept":
         out.remark("used the sketch stored for these versions; nothing was maintained")
@@ -822,7 +822,7 @@ def _labelled(result: r.StatusResult) -> Iterator[tuple[str, str]]:
     versions = (f"version {version} of {table}" for table, version in result.versions.items())
     at = _with_moments(", ".join(versions), result.moments)
     mode = "" if result.mode is None else f", mode {mode_text(result.mode)}"
-    answer = ", result materialized" if result.keeps_answer else ""
+    answer = ", result materialized" if result.materialized else ""
     yield "at", f"{at}{mode}, policy {result.policy}{answer}{_provenance(result)}"
     if result.next_expiry is not None:
         yield "expires", _expiry(result.next_expiry)
@@ -869,11 +869,11 @@ def _verified(result: r.StatusResult) -> str:
 
 def _uses(result: r.StatusResult) -> str:
     texts = []
-    if result.uses or not result.kept_answers:
-        skipped = size_text(result.bytes_left_out)
+    if result.uses or not result.materialized_reads:
+        skipped = size_text(result.bytes_skipped)
         texts.append(f"{count_text(result.uses, 'use')}, {skipped} skipped")
-    if result.kept_answers:
-        texts.append(_kept_answers(result.kept_answers))
+    if result.materialized_reads:
+        texts.append(_materialized_reads(result.materialized_reads))
     return "; ".join(texts)
 
 
@@ -889,18 +889,20 @@ def _gain(result: r.GainResult, out: Text) -> None:
     out.gains.append(result)
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
     last = "" if result.last_use is None else f", last use {result.last_use:%Y-%m-%d %H:%M:%SZ}"
-    counted = [count_text(result.uses, "use")] if result.uses or not result.kept_answers else []
-    if result.kept_answers:
-        counted.append(_kept_answers(result.kept_answers))
+    counted = (
+        [count_text(result.uses, "use")] if result.uses or not result.materialized_reads else []
+    )
+    if result.materialized_reads:
+        counted.append(_materialized_reads(result.materialized_reads))
     out.line(f"{result.query}: {', '.join(counted)}{since}{last}")
     if result.uses:
         files = count_text(result.files_plain - result.files, "file")
         rows = count_text(result.rows_plain - result.rows, "row")
         out.detail(
-            f"{_skipped(result.bytes_left_out, result.bytes_plain)}, {files}, {rows}, beyond what "
+            f"{_skipped(result.bytes_skipped, result.bytes_plain)}, {files}, {rows}, beyond what "
             "the query's own conditions skip"
         )
-    if result.kept_answers:
+    if result.materialized_reads:
         out.detail(f"its materialized result saved reading about {size_text(result.answers_bytes)}")
     if result.uses > result.used:
         out.detail(f"sketch not used in {count_text(result.uses - result.used, 'use')}")
@@ -926,9 +928,9 @@ def _skipped(skipped: int, total: int) -> str:
 def render_total(results: Sequence[r.GainResult], out: Text) -> None:
     """Print what the sketches of all queries skipped and cost together."""
     uses = sum(result.uses for result in results)
-    answers = sum(result.kept_answers for result in results)
+    answers = sum(result.materialized_reads for result in results)
     plain_bytes = sum(result.bytes_plain + result.answers_bytes for result in results)
-    skipped = sum(result.bytes_left_out + result.answers_bytes for result in results)
+    skipped = sum(result.bytes_skipped + result.answers_bytes for result in results)
     upkeep = sum(result.upkeep_ms for result in results)
     saved = sum(result.saved_ms for result in results)
     out.line(

@@ -198,7 +198,7 @@ def test_dry_run_reports_due_ones(many: Cli) -> None:
     append(many, 1)
     words = ("maintain", "--due", "--dry-run", "--detailed-exitcode")
     ran = many(*words)
-    planned_names = {r["query"] for r in ran.results if r["foreseen"]}
+    planned_names = {r["query"] for r in ran.results if r["dry_run"]}
     assert (ran.code, planned_names) == (2, {"q", "commit", "short"})
     assert many(*words, "--query", "daily").code == 0
 
