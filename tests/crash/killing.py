@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from impctl.service import capture
-from impctl.store import disk, states
+from impctl.store import disk, states, store
 from impctl.store.disk import RealDisk
 from tests.support.random_cases import TIMES
 from tests.support.run_cli import Spoken, spoken
@@ -53,7 +52,7 @@ def main() -> int:
     # Store every state run as a file.
     states.BLOB_LIMIT = 0
     # Record the time of every commit, so that the writes do not depend on the speed of the disk.
-    capture._WORTH_TELLING_MS = 0.0
+    store._WORTH_TELLING_MS = 0.0
     for name in _STORE:
         setattr(RealDisk, name, killer.before(getattr(RealDisk, name)))
     disk.OutputFile.write = killer.before(disk.OutputFile.write)  # type: ignore[method-assign]

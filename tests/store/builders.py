@@ -23,6 +23,7 @@ from impctl.data.schema import LONG
 from impctl.sketch.sketch import MaintenanceMode, RangePartition, RangeSet
 from impctl.store import records
 from impctl.store.disk import OutputFile, RealDisk
+from impctl.store.reader import StoreReader
 from impctl.store.store import Store
 
 PARTITION = RangePartition("sales", "price", LONG, (601, 1001, 1501))
@@ -301,7 +302,7 @@ def _nothing() -> None:
     """The partial effect of an atomic step: none."""
 
 
-def state_of(store: records.StoreReader, query: str) -> dict[str, list[tuple[int, pa.Table]]]:
+def state_of(store: StoreReader, query: str) -> dict[str, list[tuple[int, pa.Table]]]:
     """The state of the query, with all pages checked."""
     return {
         name: [(sequence, whole_table(stored)) for sequence, stored in runs]

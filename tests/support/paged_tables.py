@@ -92,7 +92,7 @@ def hiding(*, are_codes_shown: bool) -> Iterator[list[pages.CheckedPages]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "PAGE", _PAGE)
-        for module in (trace, trace, extremes, lookups):
+        for module in (trace, extremes, lookups):
             patch.setattr(module, "table_of", table_of)
         yield loaded
 
