@@ -43,7 +43,7 @@ class Calls(Struct, frozen=True):
     arguments: tuple[tuple[AttributeId, e.Expr], ...]
     columns: tuple[AggregateColumn, ...]
     inexact: frozenset[AttributeId]
-    whole: frozenset[AttributeId]  # Those whose bound is zero unless magnitudes add up to 2^53
+    integral: frozenset[AttributeId]  # Those whose bound is zero unless magnitudes add up to 2^53
     distinct: Mapping[AttributeId, SqlType]  # Arguments that count each value once
     first_types: Mapping[AttributeId, SqlType]  # Argument types of each `FirstValue`
     choice: AggregateCall | None  # A call whose value is ambiguous where rows tie
@@ -57,7 +57,7 @@ def read_calls(
     slots = _Slots(f"{node.aggregates[0].attribute.id}/argument" if node.aggregates else "")
     columns: list[AggregateColumn] = []
     inexact: set[AttributeId] = set()
-    whole: set[AttributeId] = set()
+    integral: set[AttributeId] = set()
     choice = None
     for output in node.aggregates:
         call = plain_call(output.call)
@@ -68,7 +68,7 @@ def read_calls(
         if isinstance(part, Spread) or (call.function == "sum" and kind.is_fractional):
             inexact.add(output.attribute.id)
         if isinstance(part, FloatSum) and part.integral:
-            whole.add(output.attribute.id)
+            integral.add(output.attribute.id)
         if isinstance(part, FirstValue) and not part.is_own_key:
             choice = choice or output.call
     first_types = {
@@ -81,7 +81,7 @@ def read_calls(
         slots.arguments,
         tuple(columns),
         frozenset(inexact),
-        frozenset(whole),
+        frozenset(integral),
         slots.distinct,
         first_types,
         choice,

@@ -398,7 +398,7 @@ class PlanBuilder(CircuitBuilder):
             wire = self._grouped(node, below, calls, every, key)
             rows = below.rows if self.groupings[-1][1].readers else None
             rows = None if rows is None else replace(node, child=rows)
-            bounds = (calls.inexact, rows, calls.whole)
+            bounds = (calls.inexact, rows, calls.integral)
             flow = Flow(wire, output_columns, below.accesses, *bounds, is_plain=False)
             return split.whole(self, flow, columns)
         flows = []
@@ -409,7 +409,9 @@ class PlanBuilder(CircuitBuilder):
                 (name, Literal(None, kind) if name in absent else ColumnRef(name, kind))
                 for name, kind in output_columns
             ]
-            set_flow = Flow(wire, output_columns, below.accesses, calls.inexact, whole=calls.whole)
+            set_flow = Flow(
+                wire, output_columns, below.accesses, calls.inexact, integral=calls.integral
+            )
             flows.append(self.project(set_flow, outputs, output_columns, node))
         return split.whole(self, self.union(flows, output_columns, below.accesses), columns)
 

@@ -119,7 +119,7 @@ class CircuitBuilder(ABC):
         self.sketched: Mapping[AccessId, RangePartition] = {}
         self.planted: dict[int, Flow] = {}
         """The flows of trees that stand for plan nodes, by the identity (`id`) of these."""
-        self.given: Mapping[FixpointId, Flow] = {}
+        self.leaf_flows: Mapping[FixpointId, Flow] = {}
         """What the leaves of a step stand for, if a step is built."""
         self.plan: p.Plan | None = None  # The whole plan, if that is built
         self.prefix = ""  # The prefix of all names
@@ -226,7 +226,7 @@ class CircuitBuilder(ABC):
                 inexact.add(name)
             # Doubles rounded at a tie have a bound, too.
             may_round = any(isinstance(part, Call) for part in expr.walk())
-            if unsure and unsure <= flow.whole and not may_round:
+            if unsure and unsure <= flow.integral and not may_round:
                 integral.add(name)
         wire = self.put(linear.ProjectOperator(outputs), flow)
         rows = None if flow.rows is None else _projected(flow.rows, outputs, columns)
@@ -241,7 +241,9 @@ class CircuitBuilder(ABC):
             return flow
         left = flow.approximate - names_to_check
         wire = self.put(Sure(names_to_check), flow)
-        return Flow(wire, flow.columns, flow.accesses, left, whole=flow.whole - names_to_check)
+        return Flow(
+            wire, flow.columns, flow.accesses, left, integral=flow.integral - names_to_check
+        )
 
     def parted(self, flow: Flow) -> tuple[Flow, dict[AttributeId, AttributeId]]:
         """The flow with error bounds as columns, which state can hold, and their names."""
@@ -255,15 +257,17 @@ class CircuitBuilder(ABC):
         self,
         flow: Flow,
         bounds: Mapping[AttributeId, AttributeId],
-        whole: frozenset[AttributeId] = frozenset(),
+        integral: frozenset[AttributeId] = frozenset(),
     ) -> Flow:
-        """The flow with these columns as bounds again; `whole` as of the flows before."""
+        """The flow with these columns as bounds again; `integral` as of the flows before."""
         if not bounds:
             return flow
-        gone = set(bounds.values())
-        columns = tuple(column for column in flow.columns if column[0] not in gone)
+        bound_ids = set(bounds.values())
+        columns = tuple(column for column in flow.columns if column[0] not in bound_ids)
         wire = self.put(Rejoined(bounds), flow)
-        return Flow(wire, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
+        return Flow(
+            wire, columns, flow.accesses, frozenset(bounds), integral=integral & bounds.keys()
+        )
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: p.Plan) -> Flow:
         """Each row once, with the ranges of all its copies; no column has bounds."""
@@ -327,9 +331,9 @@ class CircuitBuilder(ABC):
             indexes = {access: index for index, access in enumerate(flow.accesses)}
             branches.append(UnionBranch(passed, tuple(map(indexes.get, accesses)), sign))
         inexact = frozenset().union(*(flow.approximate for flow in flows))
-        integral = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
+        integral = inexact.difference(*(flow.approximate - flow.integral for flow in flows))
         wire = self.put(Union(branches), *flows)
-        return Flow(wire, columns, accesses, inexact, whole=integral)
+        return Flow(wire, columns, accesses, inexact, integral=integral)
 
 
 def _check_columns(flow: Flow, columns: Sequence[Column], node: p.Plan | None = None) -> None:

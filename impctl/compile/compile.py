@@ -112,22 +112,22 @@ def plan_maintenance_of_answer(
 
 def plan_maintenance(
     core: Plan,
-    whole: Verdict,
+    full_verdict: Verdict,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser | None = None,
     **options: Unpack[CompileOptions],
 ) -> MaintenancePlan:
     """Choose how the sketches of `partitions` (by access) are maintained for a safe plan. `core` is
-    the plan without its output columns and `verdict` its verdict; `whole` is the verdict on the
-    whole plan, which touch mode uses. For the rest see `compile_plan`. InvariantError if either
+    the plan without its output columns and `verdict` its verdict; `full_verdict` is that on
+    the whole plan, which touch mode uses. For the rest see `compile_plan`. InvariantError if either
     verdict is unsafe."""
-    whole = whole.required()
+    full_verdict = full_verdict.required()
     try:
         return _exact(core, verdict, partitions, chooser, **options)
     except BlockedError as blocked:
         # Touch mode also needs that no other table changes, so there must be none.
-        if not whole.root_keyed or len(core.scans) != 1:
+        if not full_verdict.root_keyed or len(core.scans) != 1:
             return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
         touch = "each group lies in one range, so the ranges of changed rows are added"
         return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {touch}", blocked.span)

@@ -171,22 +171,22 @@ def untagged(builder: CircuitBuilder, flow: Flow) -> Flow:
 
 
 def build_leaf(builder: CircuitBuilder, node: p.Recursive) -> Flow:
-    """The rows that a leaf of a step stands for, under its own columns."""
-    given = builder.given.get(node.fixpoint)
-    if given is None:
+    """The rows that a leaf of a step represents, under its own columns."""
+    flow = builder.leaf_flows.get(node.fixpoint)
+    if flow is None:
         raise BlockedError("rows of a WITH entry inside another self-referencing entry", node.span)
     columns = typed(node.attributes, node.span)
-    if columns == given.columns:
-        return given
+    if columns == flow.columns:
+        return flow
     outputs = [
         (new, ColumnRef(old, kind))
-        for (new, _), (old, kind) in zip(columns, given.columns, strict=True)
+        for (new, _), (old, kind) in zip(columns, flow.columns, strict=True)
     ]
-    return builder.project(given, outputs, columns, node)
+    return builder.project(flow, outputs, columns, node)
 
 
 def columns_of_leaf(leaf: p.Recursive, flow: Flow, span: Span | None) -> tuple[Column, ...]:
-    """The columns of a leaf that stands for this flow; BlockedError if one is not available."""
+    """The columns of a leaf that represents this flow; BlockedError if one is not available."""
     columns = typed(leaf.attributes, span)
     if not {name for name, _ in columns} <= flow.ids:
         reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
@@ -227,18 +227,18 @@ def _step(
     plan, carried = ranked
     rank, *numbers = named
     columns = typed(node.attributes, node.span)
-    given = {node.id: Flow(-1, (*columns, *number_columns((rank, *numbers[:1]))), ())}
+    leaf_flows = {node.id: Flow(-1, (*columns, *number_columns((rank, *numbers[:1]))), ())}
     for index, (leaf, flow) in enumerate(zip(leaves, apart, strict=True)):
         columns = columns_of_leaf(leaf, flow, node.span)
-        given[leaf.fixpoint] = Flow(-2 - index, columns, flow.accesses)
-    inner.given = given
+        leaf_flows[leaf.fixpoint] = Flow(-2 - index, columns, flow.accesses)
+    inner.leaf_flows = leaf_flows
     flow = inner.build(plan, must_be_sure=True)
     bodies = ((name, body.ref()) for name, body in zip(numbers[1:], carried.numbers, strict=True))
     return as_rows(inner, flow, plan, node, (rank, _greatest(carried.ranks)), *bodies)
 
 
 class _Carried(Struct, frozen=True):
-    """The ranks (the greatest is a row's own) and numbers of the rows that a row is made of."""
+    """The ranks (the greatest is a row's own) and numbers of the rows that a row derives from."""
 
     ranks: tuple[p.Attribute, ...] = ()
     numbers: tuple[p.Attribute, ...] = ()

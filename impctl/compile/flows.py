@@ -63,7 +63,7 @@ class Source(Struct, frozen=True):
 class Flow(Struct, frozen=True):
     """The output of an operator, or of source s as wire -1 - s: its columns, and its accesses in
     the order of their tags. `approximate` columns have an error bound, which for
-    `whole` ones is zero unless magnitudes add up to 2^53. `rows` yields the same rows from the
+    `integral` ones is zero unless magnitudes add up to 2^53. `rows` yields the same rows from the
     tables, if anything does; in Spark too if it `is_plain`: only selections, projections and inner
     joins. `carried` columns pass through everything above a join tree; no plan node knows them."""
 
@@ -72,7 +72,7 @@ class Flow(Struct, frozen=True):
     accesses: tuple[AccessId, ...]
     approximate: frozenset[AttributeId] = frozenset()
     rows: p.Plan | None = None
-    whole: frozenset[AttributeId] = frozenset()
+    integral: frozenset[AttributeId] = frozenset()
     carried: tuple[Column, ...] = ()
     is_plain: bool = True
 
@@ -304,9 +304,9 @@ class Chooser(Protocol):
 
 class StoredChoices(Struct, frozen=True):
     """Stored choices: Spark reads the rows of `distant` sides, the engine those of sides
-    `from_files`, others are kept. `reasons` are by side, as far as stored. A circuit that
-    `is_to_fill` keeps the groups that a pass may fill; they are read from then on. It keeps no rows
-    selected by scalars, even if an older circuit did."""
+    `from_files`, others are kept. `reasons` are by side, if stored. A circuit that `is_to_fill`
+    keeps the groups that a pass may fill; they are read from then on. It keeps no rows selected by
+    scalars, even if an older circuit did."""
 
     distant: Collection[str] = ()
     has_filter: bool = True
@@ -330,7 +330,7 @@ class ChooseBySize(Struct, frozen=True):
     """The strategy that the workload requests; by default a side is kept if it is small enough, or
     if its size is unknown."""
 
-    asked: Strategy | None
+    requested: Strategy | None
     rows_of: Callable[[TableName], int | None]
     has_filter: bool = True
     largest: int = LARGEST_INDEX
@@ -347,13 +347,13 @@ class ChooseBySize(Struct, frozen=True):
         rows = None if None in counts else max((count or 0 for count in counts), default=0)
         size = None if rows is None else rows * facts.row_bytes
         strategy, reason = self._decided(facts, size)
-        is_open = self.asked is None and strategy is Strategy.FILES
+        is_open = self.requested is None and strategy is Strategy.FILES
         room = _ROOM * (self.from_files or 0) if is_open else 0
         room = room if self.fits is None else min(room, self.fits)
         return SideChoice(facts.name, facts.tables, strategy, reason, rows, size, room=room)
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
-        if facts.by_scalars and self.asked is not Strategy.INDEX:
+        if facts.by_scalars and self.requested is not Strategy.INDEX:
             return Strategy.FILES, _BY_SCALARS
         if not facts.readers:
             return Strategy.INDEX, facts.pinned or COMPUTED
@@ -363,9 +363,9 @@ class ChooseBySize(Struct, frozen=True):
             return Strategy.INDEX, "groups are kept unless they do not fit the budget"
         if facts.is_whole and not self.is_least:
             return Strategy.INDEX, _WHOLE
-        if self.asked is not None:
-            if self.asked is Strategy.INDEX or self.asked in facts.readers:
-                return self.asked, "requested"
+        if self.requested is not None:
+            if self.requested is Strategy.INDEX or self.requested in facts.readers:
+                return self.requested, "requested"
             return Strategy.INDEX, _NOT_IN_SPARK
         if self.from_files is not None and size is not None and size > self.from_files:
             return Strategy.FILES, "it may take a large part of the budget"

@@ -557,12 +557,12 @@ class _JoinParts(Struct, frozen=True):
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         left = self.filtered(left, condition.left)
         right = self.filtered(right, condition.right)
-        whole = left.whole | right.whole
+        integral = left.integral | right.integral
         left, left_bounds = self.builder.parted(left)
         right, right_bounds = self.builder.parted(right)
         columns = (*left.columns, *right.columns)
         result = self._matched(left, right, condition.keys, columns)
-        result = self.builder.rejoined(result, {**left_bounds, **right_bounds}, whole)
+        result = self.builder.rejoined(result, {**left_bounds, **right_bounds}, integral)
         return self.filtered(result, condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
@@ -572,9 +572,11 @@ class _JoinParts(Struct, frozen=True):
             return self._semi_by_rows(left, right, condition)
         right = self.filtered(right, condition.right)
         once, keys = self._distinct_keys(right, condition.keys)
-        whole = left.whole
+        integral = left.integral
         left, bounds = self.builder.parted(left)
-        return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
+        return self.builder.rejoined(
+            self._matched(left, once, keys, left.columns), bounds, integral
+        )
 
     def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """The rows of the left side that occur among the pairs, compared by all columns."""
@@ -582,7 +584,7 @@ class _JoinParts(Struct, frozen=True):
         # The ranges of the left row come with the row itself.
         pairs = self.builder.union([pairs], left.columns, right.accesses)
         # Rows are compared by their bounds too, which are bitwise equal for equal rows.
-        whole = left.whole
+        integral = left.integral
         pairs, _ = self.builder.parted(pairs)
         left, bounds = self.builder.parted(left)
         fresh = self.builder.name("partnered")
@@ -594,7 +596,9 @@ class _JoinParts(Struct, frozen=True):
             Equality(e.ColumnRef(name, kind), e.ColumnRef(other, kind), null_safe=True)
             for (name, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
-        return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
+        return self.builder.rejoined(
+            self._matched(left, once, keys, left.columns), bounds, integral
+        )
 
     def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side without a partner; with their own ranges only."""
@@ -769,7 +773,10 @@ def _key_of(part: e.Expr, left: Flow, right: Flow) -> Equality | None:
     left_ids, right_ids = left_expr.columns, right_expr.columns
     if not (left_ids and right_ids and left_ids <= left.ids and right_ids <= right.ids):
         return None
-    if left_ids & left.approximate - left.whole or right_ids & right.approximate - right.whole:
+    if (
+        left_ids & left.approximate - left.integral
+        or right_ids & right.approximate - right.integral
+    ):
         # What is equal only within a bound cannot be looked up.
         return None
     kind, their_kind = type_of(left_expr), type_of(right_expr)

@@ -61,12 +61,12 @@ def build_top(builder: CircuitBuilder, node: p.TopK, *, is_last: bool, must_be_s
         raise BlockedError(reason, node.span)
     is_dense = node.rank is not None and node.rank.function == "dense_rank"
     has_ties_to_break = len(node.order) > 1 or is_dense
-    if used and not (used <= below.whole and (must_be_sure or has_ties_to_break)):
+    if used and not (used <= below.integral and (must_be_sure or has_ties_to_break)):
         keeps_bounds = is_last and builder.has_answer
         return build_likely(
             builder, node, below, must_be_sure=must_be_sure, keeps_bounds=keeps_bounds
         )
-    integral = below.whole
+    integral = below.integral
     below, bounds = builder.parted(builder.sure(below, used))
     flow = _exactly_first(builder, node, below, is_last=is_last, has_tree=has_tree)
     return builder.rejoined(flow, bounds, integral)
@@ -225,7 +225,7 @@ def build_likely(
     added = {key.column, bound, *parts}
     columns = tuple(column for column in sorted_.columns if column[0] not in added)
     first = Flow(first.wire, columns, first.accesses)
-    return builder.rejoined(first, bounds_of(below), below.whole)
+    return builder.rejoined(first, bounds_of(below), below.integral)
 
 
 def _with_keys(
@@ -271,7 +271,7 @@ _SHIFTED = frozenset({"lag", "lead"})
 
 
 def check_placed(call: p.WindowCall, span: Span | None) -> None:
-    """BlockedError for a call that the engine does not compute by place."""
+    """BlockedError for a call that the engine does not compute by position."""
     reason, span = f"the engine does not support {call.function.upper()}", call.span or span
     if call.function not in RANKS | _SHIFTED:
         raise BlockedError(reason, span)
@@ -352,7 +352,7 @@ def build_placed(
     placed = [_placed(call, computed, node.span) for call in calls]
     wire = builder.put(WindowOperator(name, rows.columns, partition, placed), rows)
     results = typed([call.attribute for call in calls], node.span)
-    integral = rows.whole
+    integral = rows.integral
     return builder.rejoined(Flow(wire, (*rows.columns, *results), ()), bounds, integral)
 
 
@@ -443,7 +443,7 @@ def _beside(
         if not rows.accesses and not grouping.aggregates:
             return alone
     groups = _groups(builder, grouping, rows)
-    integral = rows.whole | groups.whole
+    integral = rows.integral | groups.integral
     alone, row_bounds = builder.parted(alone)
     groups, group_bounds = builder.parted(groups)
     sides = (
@@ -456,7 +456,7 @@ def _beside(
 
 
 def _groups(builder: CircuitBuilder, grouping: p.Aggregate, rows: Flow) -> Flow:
-    """The groups, averages made of sums and counts."""
+    """The groups, with averages computed from sums and counts."""
     split = split_averages(grouping)
     if not isinstance(split, p.Project):
         return builder.grouped(grouping, rows, must_be_sure=True)

@@ -235,7 +235,7 @@ def _inserted(rows: pa.Table) -> TableChange:
 
 class MaintainedQuery:
     """A compiled query at a version: the circuit and the merge on top of it. Sketch and state move
-    together; a session restored from `checkpoint` goes on as if it had never stopped."""
+    together; a session restored from `checkpoint` continues as if never stopped."""
 
     def __init__(self, compiled: Dataflow) -> None:
         self.compiled = compiled

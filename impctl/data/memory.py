@@ -23,8 +23,7 @@ _CHECK: ContextVar[Callable[[int], None] | None] = ContextVar("memory_check", de
 
 
 def reserve(size: int) -> None:
-    """Announce arrays of so many bytes; raises the error of `bounded` where they would be too
-    large."""
+    """Announce arrays of `size` bytes; raises the error of `bounded` if they would be too large."""
     if size >= SMALL:
         check = _CHECK.get()
         if check is not None:
@@ -33,8 +32,8 @@ def reserve(size: int) -> None:
 
 @contextmanager
 def bounded(check: Callable[[int], None]) -> Iterator[None]:
-    """Call `check` before so many bytes are allocated; it raises to prevent that. An outer bound
-    still holds. Applies to this thread, and to others that run in a copy of its context."""
+    """Call `check` with the bytes before they are allocated; it raises to prevent that. An outer
+    bound still holds. Applies to this thread, and to others that run in a copy of its context."""
     outer = _CHECK.get()
 
     def check_all(size: int) -> None:

@@ -31,9 +31,9 @@ class PageSums:
 
     def add(self, data: memoryview) -> None:
         start = self._more(data) if self._filled else 0
-        whole = len(data) - (len(data) - start) % PAGE
-        self._sums += [zlib.crc32(data[page : page + PAGE]) for page in range(start, whole, PAGE)]
-        self._more(data[max(start, whole) :])
+        end = len(data) - (len(data) - start) % PAGE
+        self._sums += [zlib.crc32(data[page : page + PAGE]) for page in range(start, end, PAGE)]
+        self._more(data[max(start, end) :])
 
     def _more(self, data: memoryview) -> int:
         """Add what fits the current page; how many bytes."""
@@ -205,22 +205,25 @@ def whole(pages: CheckedPages | None, values: Ints) -> Ints:
 
 
 def search(
-    pages: CheckedPages | None, codes: Ints, wanted: Ints, side: Literal["left", "right"] = "left"
+    pages: CheckedPages | None,
+    codes: Ints,
+    requested: Ints,
+    side: Literal["left", "right"] = "left",
 ) -> Ints:
-    """`codes.searchsorted(wanted, side)`, after verifying the codes that the result depends on."""
-    return checked_places(pages, codes, wanted, codes.searchsorted(wanted, side), side)
+    """`codes.searchsorted(requested, side)`, after verifying the codes that it depends on."""
+    return checked_places(pages, codes, requested, codes.searchsorted(requested, side), side)
 
 
 def checked_places(
     pages: CheckedPages | None,
     codes: Ints,
-    wanted: Ints,
+    requested: Ints,
     positions: Ints,
     side: Literal["left", "right"] = "left",
 ) -> Ints:
     """Check the result of `codes.searchsorted(wanted, side)` after verifying what it depends on.
     Detects pages altered where the search only passed, so that it ended elsewhere."""
-    if pages is None or not pages.is_open or not len(wanted):
+    if pages is None or not pages.is_open or not len(requested):
         return positions
     has_before, has_after = positions > 0, positions < len(codes)
     before, after = positions[has_before] - 1, positions[has_after]
@@ -228,11 +231,11 @@ def checked_places(
     pages.check_rows(codes, after)
     below = np.less if side == "left" else np.less_equal
     above = np.less_equal if side == "left" else np.less
-    is_right = bool(below(codes[before], wanted[has_before]).all())
-    if not is_right or not bool(above(wanted[has_after], codes[after]).all()):
+    is_right = bool(below(codes[before], requested[has_before]).all())
+    if not is_right or not bool(above(requested[has_after], codes[after]).all()):
         # A page that the search only passed was altered.
         pages.check_all()
-        return codes.searchsorted(wanted, side)
+        return codes.searchsorted(requested, side)
     return positions
 
 
@@ -259,7 +262,7 @@ def _width_of(kind: pa.DataType) -> int | None:
 def rows_of_code(stored: StoredTable, column: str, code: int) -> StoredTable:
     """The rows of a stored table with this code; they are contiguous."""
     table, pages = table_of(stored)
-    codes, wanted = table.column(column).to_numpy(), np.array([code])
-    first, last = (int(search(pages, codes, wanted, side)[0]) for side in ("left", "right"))
+    codes, requested = table.column(column).to_numpy(), np.array([code])
+    first, last = (int(search(pages, codes, requested, side)[0]) for side in ("left", "right"))
     some = table.slice(first, last - first)
     return some if pages is None else PagedTable(some, pages)

@@ -140,9 +140,9 @@ class Schema(Struct, frozen=True):
         return tuple(column.name for column in self.columns)
 
     def find(self, name: str) -> Column | None:
-        wanted = name.lower()
+        lowered = name.lower()
         for column in self.columns:
-            if column.name.lower() == wanted:
+            if column.name.lower() == lowered:
                 return column
         return None
 

@@ -106,23 +106,23 @@ class Vector(Struct, frozen=True):
         return pa.array(self.values, mask=mask)
 
 
-def typed_arrow(vector: Vector, wanted: pa.DataType) -> pa.Array:
+def typed_arrow(vector: Vector, target: pa.DataType) -> pa.Array:
     """The values in the Arrow type of the vector's SQL type (errors are dropped)."""
     array = vector.to_arrow()
-    if pa.types.is_decimal(wanted):
+    if pa.types.is_decimal(target):
         if not pa.types.is_decimal(array.type):
             array = array.cast(pa.decimal128(19, 0))
         wide = array.cast(pa.decimal128(38, 0))
-        return pa.Array.from_buffers(wanted, len(wide), wide.buffers(), offset=wide.offset)
-    if array.type == wanted:
+        return pa.Array.from_buffers(target, len(wide), wide.buffers(), offset=wide.offset)
+    if array.type == target:
         return array
-    if pa.types.is_null(wanted):
+    if pa.types.is_null(target):
         return pa.nulls(len(array))
-    if pa.types.is_date(wanted):
-        return array.cast(pa.int32()).view(wanted)
-    if pa.types.is_timestamp(wanted):
-        return array.view(wanted)
-    return array.cast(wanted, safe=not pa.types.is_floating(wanted))
+    if pa.types.is_date(target):
+        return array.cast(pa.int32()).view(target)
+    if pa.types.is_timestamp(target):
+        return array.view(target)
+    return array.cast(target, safe=not pa.types.is_floating(target))
 
 
 def from_stored(array: pa.Array, kind: SqlType) -> Vector:
@@ -183,13 +183,13 @@ def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
 
 
 def _textual(array: pa.Array, kind: SqlType) -> pa.Array:
-    wanted = pa.large_string() if kind.kind is Kind.STRING else pa.large_binary()
-    return array if array.type == wanted else array.cast(wanted)
+    target = pa.large_string() if kind.kind is Kind.STRING else pa.large_binary()
+    return array if array.type == target else array.cast(target)
 
 
-def _numpy(array: pa.Array, valid: Bools | None, wanted: pa.DataType) -> Any:
-    if array.type != wanted:
-        array = array.cast(wanted)
+def _numpy(array: pa.Array, valid: Bools | None, target: pa.DataType) -> Any:
+    if array.type != target:
+        array = array.cast(target)
     if valid is not None:
         array = array.fill_null(0)
     return array.to_numpy(zero_copy_only=False)

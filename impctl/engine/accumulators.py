@@ -556,12 +556,12 @@ class Firsts:
             origin = origin[rows]
             result = {other: vector.take(rows) for other, vector in result.items()}
             result[name] = _picked(values, starts[origin] + within, sizes[origin] > 0, kind)
-        whole = batch.take(origin)
-        return Batch({**whole.columns, **result}, whole.weights, whole.tags)
+        repeated = batch.take(origin)
+        return Batch({**repeated.columns, **result}, repeated.weights, repeated.tags)
 
 
 def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
-    """The values of so many groups: those of their old rows, then those of their new ones."""
+    """The values of `groups` groups: those of their old rows, then those of their new ones."""
     picked = {}
     for first, (old_owners, old) in before.items():
         new_owners, new = after[first]
@@ -627,7 +627,7 @@ class Spread(Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[Accumulator, ...]:
-        """Its accumulators; each sum comes with its own count, which tells when it is empty."""
+        """Its accumulators; each sum has its own count, which is zero if it is empty."""
         sums = (self.squares,) if self.residues is None else (self.squares, self.residues)
         counted = (part for total in sums for part in (Count(total.argument, total.slot), total))
         return (self.count, self.total, *counted)
@@ -658,44 +658,57 @@ class Spread(Struct, frozen=True):
         with np.errstate(all="ignore"):
             if isinstance(self.total, ExactSum) and isinstance(self.squares, ExactSum):
                 centred, squares = self._exactly(state, counts)
-                own = centred * (2 * _UNIT)
+                own_error = centred * (2 * _UNIT)
             else:
                 is_nan = ~np.isfinite(self.total.value(state, kind).values)
-                centred, squares, own = self._from_doubles(state, kind, rows)
-            slip = _slip(rows, squares, np.maximum(centred + own, 0.0))
-            is_rough = (own > slip) & (own > _ROUGH * centred) & (own > _DUST * squares)
-            error = np.where(is_rough, np.inf, own + slip)
+                centred, squares, own_error = self._from_doubles(state, kind, rows)
+            slip = _slip(rows, squares, np.maximum(centred + own_error, 0.0))
+            is_rough = (
+                (own_error > slip) & (own_error > _ROUGH * centred) & (own_error > _DUST * squares)
+            )
+            error = np.where(is_rough, np.inf, own_error + slip)
             return np.maximum(centred, 0.0), error, is_nan
 
     def _from_doubles(
         self, state: Values, kind: SqlType, rows: Floats
     ) -> tuple[Floats, Floats, Floats]:
-        """Centered and whole sum of squares, and the error of the first."""
+        """Centered and uncentered sums of squares, and the error of the first."""
         total, squares, residues = self.total, self.squares, self.residues
         assert residues is not None, "doubles are squared with what rounding takes off"
         assert isinstance(total, FloatSum)
         assert isinstance(squares, FloatSum)
-        whole = add_pairs(*squares.pair(state), *residues.pair(state))
+        uncentred = add_pairs(*squares.pair(state), *residues.pair(state))
         sums, drift = total.pair(state), total.drift(state)
-        own = squares.drift(state) + residues.drift(state)
+        own_error = squares.drift(state) + residues.drift(state)
         result, summed = squares.value(state, kind), total.value(state, kind)
         if result.error is not None and summed.error is not None:
             # Whole numbers, whose sums are exact.
             exact = (result.error == 0) & (summed.error == 0)
-            whole = np.where(exact, result.values, whole[0]), np.where(exact, 0.0, whole[1])
+            uncentred = (
+                np.where(exact, result.values, uncentred[0]),
+                np.where(exact, 0.0, uncentred[1]),
+            )
             sums = np.where(exact, summed.values, sums[0]), np.where(exact, 0.0, sums[1])
-            own, drift = np.where(exact, 0.0, own), np.where(exact, 0.0, drift)
+            own_error, drift = np.where(exact, 0.0, own_error), np.where(exact, 0.0, drift)
         shift = _divided(*two_product(sums[0], sums[0]), rows)
         shift = add_pairs(*shift, 2 * sums[0] * sums[1] / rows, np.zeros(len(rows)))
-        high, low = add_pairs(*whole, -shift[0], -shift[1])
+        high, low = add_pairs(*uncentred, -shift[0], -shift[1])
         centred = high + low
-        own = own + (2 * np.abs(sums[0]) * drift + drift * drift) / rows
-        own = own + (np.abs(whole[0]) + shift[0]) * (8 * DRIFT) + np.abs(centred) * (2 * _UNIT)
+        own_error = own_error + (2 * np.abs(sums[0]) * drift + drift * drift) / rows
+        own_error = (
+            own_error
+            + (np.abs(uncentred[0]) + shift[0]) * (8 * DRIFT)
+            + np.abs(centred) * (2 * _UNIT)
+        )
         # Squares beyond the greatest double are no part of the pairs.
         is_lost = ~np.isfinite(result.values)
         is_lost |= ~np.isfinite(residues.value(state, kind).values)
         centred = np.where(is_lost, np.inf, centred)
-        return centred, np.maximum(whole[0], 0.0) + own, own * (1 + 16 * _UNIT) + _TINY
+        return (
+            centred,
+            np.maximum(uncentred[0], 0.0) + own_error,
+            own_error * (1 + 16 * _UNIT) + _TINY,
+        )
 
     def _exactly(self, state: Values, counts: Any) -> tuple[Floats, Floats]:
         """From exact sums, in Python integers: a loop over the changed groups."""
@@ -708,8 +721,8 @@ class Spread(Struct, frozen=True):
             (n * square - total * total) / (n * unit) if n else 0.0
             for n, total, square in zip(counts.tolist(), sums, squares, strict=True)
         ]
-        whole = [square / unit for square in squares]
-        return np.array(centred, dtype=np.float64), np.array(whole, dtype=np.float64)
+        uncentred = [square / unit for square in squares]
+        return np.array(centred, dtype=np.float64), np.array(uncentred, dtype=np.float64)
 
 
 def residue(value: Expr) -> Expr:

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 # and DISTINCT; per (group, range): the row count, unless the input is keyed (then all rows of a
 # group carry the same range, which the batch gives). Cost: the batch's rows and changed groups, and
 # the ranges of groups that enter or leave the result; never the state. NULL is a key. A group whose
-# row count reaches zero is gone; without keys there is always one group. Where MIN_BY has a choice,
-# there is a row for every value that Spark may take. A count below zero is an error.
+# row count reaches zero is deleted; without keys there is always one group. Where MIN_BY has a
+# choice, there is a row for every value that Spark may take. A count below zero is an error.
 
 _GROUP = "group"
 KeyRanges = tuple[AttributeId, RangePartition]
@@ -385,23 +385,25 @@ class AggregateOperator(Operator):
 
 # Grouping whose groups are not stored: the rows of changed groups are read from the tables.
 # Identity: that of `AggregateOperator`, to the bit. A changed group's rows before the step are
-# those read, which are as after it, minus the step's; a grouping of these, stepped by the change,
-# gives the old and the new row. State: a filter of the groups' keys; a key that is not in it is
-# new, and nothing is read. Cost: the reading, and the rows of the changed groups. NULL is a key. A
-# group whose last row goes gives its old row only; its key stays in the filter. The output must be
+# those read (as after it) minus the step's; a grouping of these, stepped by the change, gives the
+# old and the new row. State: a filter of the groups' keys; a key that is not in it is new, and
+# nothing is read. Cost: the reading, and the rows of the changed groups. NULL is a key. A group
+# whose last row is deleted gives its old row only; its key stays in the filter. The output must be
 # a function of the bag of the group's rows, so that a retracted row equals the emitted one: see
 # `AggregateOperator.is_deterministic`.
 
 
 class GroupsRead(Operator):
-    """The grouping that `made` makes, over rows with these columns; it has keys."""
+    """The grouping that `create` returns, over rows with these columns; it has keys."""
 
     def __init__(
-        self, columns: Sequence[tuple[AttributeId, SqlType]], made: Callable[[], AggregateOperator]
+        self,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        create: Callable[[], AggregateOperator],
     ) -> None:
-        """`made` gives a new, empty grouping each time, which keeps all values of its extremes."""
-        self._made = made
-        form = made()
+        """`create` returns a new, empty grouping, which keeps all values of its extremes."""
+        self._create = create
+        form = create()
         self.form, self.group_keys, self._accesses = form.form, form.group_keys, form.accesses
         self._can_refill, self._counters = form.can_refill, form.counters()
         self.piece = form.piece
@@ -412,7 +414,7 @@ class GroupsRead(Operator):
     def fill(self, is_filling: bool) -> None:
         """Keep the groups while the circuit is filled, since all of its rows pass."""
         if is_filling:
-            self._filling = self._made()
+            self._filling = self._create()
         elif self._filling is not None:
             codes = self._filling.group_codes()
             self.know(codes)
@@ -436,7 +438,7 @@ class GroupsRead(Operator):
         self._rows.expect(batch, codes)
         before = self._rows.find(codes[grouping.first], [key.take(grouping.first) for key in keys])
         self._rows.add(batch, codes)
-        groups = self._made()
+        groups = self._create()
         if len(before.rows):
             groups.step(before.rows)
         return groups.step(batch)
@@ -453,7 +455,7 @@ class GroupsRead(Operator):
         """The rows of all groups as after this step. Cost: reading all rows of the input."""
         if self._filling is not None:
             return self._filling.output()
-        groups = self._made()
+        groups = self._create()
         for rows in self._rows.whole():
             groups.step(rows)
         return groups.output()

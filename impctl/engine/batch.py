@@ -265,10 +265,10 @@ def unpacked(array: pa.Array) -> SetTags:
     _, offsets, data = array.buffers()
     size = np.dtype(np.int32).itemsize
     ends = np.frombuffer(offsets, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    whole = np.zeros(0, np.int32)
+    values = np.zeros(0, np.int32)
     if data is not None and ends[-1]:
-        whole = np.frombuffer(data, np.int32, count=int(ends[-1]) // size)
-    return SetTags(ends // size, whole)
+        values = np.frombuffer(data, np.int32, count=int(ends[-1]) // size)
+    return SetTags(ends // size, values)
 
 
 def _comparable(tag: Tags) -> Vector:

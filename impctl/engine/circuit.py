@@ -35,8 +35,8 @@ class Circuit(Operator):
         self._operators = tuple(operators)
         chain = [(position - 1,) for position in range(len(self._operators))]
         self._inputs = tuple(tuple(wires) for wires in (chain if inputs is None else inputs))
-        self._place = {id(operator): index for index, operator in enumerate(self._operators)}
-        assert len(self._place) == len(self._operators), "an operator stands in one place"
+        self._positions = {id(operator): index for index, operator in enumerate(self._operators)}
+        assert len(self._positions) == len(self._operators), "an operator stands in one place"
         self._keepers = _each_once(self._operators)
         self._spent = [0.0] * len(self._operators)
 
@@ -58,7 +58,7 @@ class Circuit(Operator):
         of a source below one of them must not be given. Operators at the positions in `turned` are
         stepped, and emit this change too."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
-        known.update({self._place[id(operator)]: batch for operator, batch in past.items()})
+        known.update({self._positions[id(operator)]: batch for operator, batch in past.items()})
         return self._run(known, 0, len(self._operators), turned)
 
     @property
@@ -72,7 +72,7 @@ class Circuit(Operator):
         return tuple(self._spent)
 
     def place_of(self, operator: Operator) -> int:
-        return self._place[id(operator)]
+        return self._positions[id(operator)]
 
     def can_output_at(self, wire: int) -> bool:
         """Whether all rows at this position can be read from the state alone."""
@@ -106,13 +106,13 @@ class Circuit(Operator):
 
     def resume(self, batch: Batch, operator: Operator) -> Batch | None:
         """The output's change if this operator's output changes by `batch`."""
-        index = self._place[id(operator)]
+        index = self._positions[id(operator)]
         return self._run({index: batch}, index + 1, len(self._operators))
 
     def arriving(self, batch: Batch, operator: Operator) -> Batch | None:
         """The change that arrives at an operator with one input, given a change of the only source.
         It passes the operators below as in a step, but no further."""
-        index = self._place[id(operator)]
+        index = self._positions[id(operator)]
         (wire,) = self._inputs[index]
         known = {-1: batch}
         self._run(known, 0, index)
@@ -158,7 +158,7 @@ class Circuit(Operator):
 
     def start_from(self, lowest: Operator) -> Batch | None:
         """The same without the operators before `lowest`."""
-        return self._start(self._place[id(lowest)])
+        return self._start(self._positions[id(lowest)])
 
     def _start(self, first: int) -> Batch | None:
         parts = []

@@ -90,8 +90,8 @@ def _text_ranks(values: pa.Array) -> Ints:
     order = pc.sort_indices(result.dictionary).to_numpy()
     ranks = np.zeros(max(len(order), 1), dtype=np.int64)
     ranks[order] = np.arange(len(order))
-    taken: Ints = ranks[result.indices.fill_null(0).to_numpy(zero_copy_only=False)]
-    return taken
+    row_ranks: Ints = ranks[result.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    return row_ranks
 
 
 # Values in the order of a key, per group: extremes of text, MIN_BY and MAX_BY. Law: `first` gives
@@ -382,8 +382,8 @@ class BestValues:
 
     def refill(self, groups: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
         """Fill the buffers of these groups again, from all their values."""
-        held, old, counts = self.counts.all_of(groups)
-        self.counts.change(groups[held], old, -counts)
+        positions, old, counts = self.counts.all_of(groups)
+        self.counts.change(groups[positions], old, -counts)
         edges = np.full(len(groups), COMPLETE)
         return self.change(groups, edges, owners, ranks, weights)
 

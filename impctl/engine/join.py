@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 # Inner join on equal keys. Identity: d(R join S) = dR join S + (R + dR) join dS; with two distant
-# sides dR join S + R join dS + dR join dS, so neither is asked for rows of this step. State: the
-# rows of both sides by their keys, with tags; of a distant side a filter of its keys. Cost: the
-# changed rows and their matches, never the other side. A row whose key contains NULL has no partner
-# and is not kept, unless that key compares NULL as a value. Without keys every row is a partner
-# (cross join). A joined row carries the tags of both rows. Where both sides change and rows leave,
-# pairs that cancel are dropped. Outer, semi and anti joins are composed from this one.
+# sides dR join S + R join dS + dR join dS, so neither reads rows of this step. State: the rows of
+# both sides by their keys, with tags; of a distant side a filter of its keys. Cost: the changed
+# rows and their matches, never the other side. A row whose key contains NULL has no partner and is
+# not kept, unless that key compares NULL as a value. Without keys every row is a partner (cross
+# join). A joined row carries the tags of both rows. Where both sides change and rows leave, pairs
+# that cancel are dropped. Outer, semi and anti joins are composed from this one.
 
 
 class Side(Struct, frozen=True):

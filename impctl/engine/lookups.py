@@ -53,7 +53,7 @@ _WORTH_KEEPING = 2  # Times `room` that rows may take once all have arrived
 
 
 class DistantRows:
-    """Rows of `columns` by the key columns `keys`, with tags for so many accesses."""
+    """Rows of `columns` by the key columns `keys`, with tags for this many accesses."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class DistantRows:
         self._bytes, self._is_needed = 0, is_filling
 
     def let_go(self) -> None:
-        """Release the held rows while the circuit is filled: nothing will ask for them."""
+        """Release the held rows while the circuit is filled: nothing will request them."""
         self._is_needed = False
         self._make_room(0)
 
     def _make_room(self, coming: int) -> None:
-        """Release rows that nothing asks for, where so many new bytes make them too large."""
+        """Release rows that nothing requests, if `coming` new bytes make them too large."""
         self._bytes += coming
         if not self._is_needed and self._bytes > self._room:
             self._filled = None
@@ -142,18 +142,18 @@ class DistantRows:
         if not len(requested):
             return Found(requested, empty_batch(self._accesses))
         assert self.reader is not None, "a session with distant sides is given a reader"
-        wanted = [key.take(requested) for key in keys]
-        grouping = group_rows(wanted, len(requested))
-        rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
+        requested_keys = [key.take(requested) for key in keys]
+        grouping = group_rows(requested_keys, len(requested))
+        rows = self.reader.rows(self.name, [key.take(grouping.first) for key in requested_keys])
         index = self._index()
         if len(rows):
             # Only requested rows are worth sorting.
-            given = index.codes_of(rows)
-            is_asked = _among(given, np.sort(codes[requested]))
-            index.add(rows.keep(is_asked), given[is_asked])
+            row_codes = index.codes_of(rows)
+            is_requested = _among(row_codes, np.sort(codes[requested]))
+            index.add(rows.keep(is_requested), row_codes[is_requested])
         for part, of_part in self._coming:
             index.add(part, of_part)
-        result = index.find(codes[requested], wanted)
+        result = index.find(codes[requested], requested_keys)
         return Found(requested[result.owners], result.rows)
 
     def whole(self) -> Iterator[Batch]:
@@ -192,7 +192,7 @@ class Refill(Protocol):
 
     def __call__(self, keys: Sequence[Vector]) -> Batch:
         """All input rows after the change whose keys are among these; others may be included. One
-        vector per key column, all of one length; no column asks for every row."""
+        vector per key column, all of one length; no column requests every row."""
         ...
 
 
@@ -238,9 +238,9 @@ def stored_edges(edges: Ints) -> Ints:
 
 
 def edge_after(
-    owners: Ints, codes: Ints, counts: Ints, wanted: int, edges: Ints, beyond: int
+    owners: Ints, codes: Ints, counts: Ints, needed: int, edges: Ints, beyond: int
 ) -> Ints:
-    """Lower edges for groups that hold more than `beyond`: the code at which `wanted` are reached.
+    """Lower edges for groups that hold more than `beyond`: the code at which `needed` are reached.
     `owners` and `codes` are sorted, by owner first; counts are not negative."""
     if not len(owners):
         return edges
@@ -249,7 +249,7 @@ def edge_after(
     reached = sums - before
     totals = np.zeros(len(edges), dtype=np.int64)
     np.maximum.at(totals, owners, reached)
-    is_enough = (reached >= wanted) & (totals[owners] > beyond)
+    is_enough = (reached >= needed) & (totals[owners] > beyond)
     result = edges.copy()
     np.minimum.at(result, owners[is_enough], codes[is_enough])
     return result

@@ -60,7 +60,7 @@ class LevelLimits(Struct, frozen=True):
     rows: int = 1_000_000
 
     def check(self, levels: int, rows: int) -> None:
-        """Raise UnsupportedError for rows in more levels, or for so many rows."""
+        """Raise UnsupportedError for too many levels or rows."""
         what, most = "levels", self.levels
         if levels <= most:
             what, most = "rows", self.rows
@@ -266,7 +266,7 @@ class Operator(ABC):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it keeps only the best of its input, and may ask for the rest."""
+        """Whether it keeps only the best of its input, and may request the rest."""
         return False
 
     def refill_from(self, refill: Refill) -> None:

@@ -146,11 +146,11 @@ class GroupTags(Struct, frozen=True):
 
     def _crossed(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
         crossings = self.source.crossed
-        wanted = np.flatnonzero(weights)
-        low = np.searchsorted(crossings.slots, ordinals[wanted], side="left")
-        high = np.searchsorted(crossings.slots, ordinals[wanted], side="right")
+        nonzero = np.flatnonzero(weights)
+        low = np.searchsorted(crossings.slots, ordinals[nonzero], side="left")
+        high = np.searchsorted(crossings.slots, ordinals[nonzero], side="right")
         positions, owners = slice_positions(low, high)
-        owners = wanted[owners]
+        owners = nonzero[owners]
         return Pairs(
             slots[owners],
             crossings.ranges[positions],
@@ -158,9 +158,9 @@ class GroupTags(Struct, frozen=True):
         )
 
     def _whole(self, ordinals: Ints, slots: Ints, weights: Ints) -> Pairs:
-        wanted = np.flatnonzero(weights)
-        sets = self.source.old_sets(ordinals[wanted])
-        owners = wanted[sets.slots]
+        nonzero = np.flatnonzero(weights)
+        sets = self.source.old_sets(ordinals[nonzero])
+        owners = nonzero[sets.slots]
         return Pairs(slots[owners], sets.ranges, weights[owners])
 
 

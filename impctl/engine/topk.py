@@ -112,14 +112,14 @@ class BufferedRows:
         )
         self._move(groups, edges, lowered)
         inside = codes <= lowered[owners]
-        self._take_away(groups, owners, rows, ~inside)
+        self._remove(groups, owners, rows, ~inside)
         totals = np.zeros(len(groups.codes), dtype=np.int64)
         np.add.at(totals, owners[inside], counts[inside])
         lacking = np.flatnonzero((totals < self.size.needed) & (lowered != COMPLETE))
         if len(lacking):
             counted = np.zeros(len(groups.codes), dtype=np.int64)
             np.add.at(counted, owners[inside], rows.weights[inside])
-            self._take_away(groups, owners, rows, inside & np.isin(owners, lacking))
+            self._remove(groups, owners, rows, inside & np.isin(owners, lacking))
             self._refilled(groups.take(lacking), lowered[lacking], counted[lacking])
 
     def _refilled(self, groups: RequestedGroups, edges: Ints, counted: Ints) -> None:
@@ -148,10 +148,10 @@ class BufferedRows:
             columns = {**best.columns, self._code: Vector(LONG, codes[kept])}
             self._rows.add(Batch(columns, best.weights, best.tags), groups.codes[owners[kept]])
 
-    def _take_away(self, groups: RequestedGroups, owners: Ints, rows: Batch, mask: Bools) -> None:
-        gone = np.flatnonzero(mask)
-        if len(gone):
-            self._rows.add(rows.take(gone).negated(), groups.codes[owners[gone]])
+    def _remove(self, groups: RequestedGroups, owners: Ints, rows: Batch, mask: Bools) -> None:
+        removed = np.flatnonzero(mask)
+        if len(removed):
+            self._rows.add(rows.take(removed).negated(), groups.codes[owners[removed]])
 
     def _counts(self, owners: Ints, codes: Ints, weights: Ints) -> Ints:
         return starts_in(owners, codes).astype(np.int64) if self.size.by_code else weights
@@ -221,8 +221,7 @@ class Top(Operator):
         buffer: int | None = None,
     ) -> None:
         """`rank` is the column to add with each row's rank, as `limit.cut` counts. With `buffer`,
-        only the best so many rows per group are guaranteed to be kept, or a few more than are
-        wanted."""
+        only this many best rows per group are guaranteed to be kept, or a few more than `limit`."""
         self.piece = name
         self.order = tuple(order)
         self.limit = limit
@@ -299,8 +298,8 @@ class Top(Operator):
         if not bool(touched.any()):
             return empty_batch(self._accesses)
         new = self._first(groups.take(np.flatnonzero(touched)))
-        gone = old.rows.keep(touched[old.owners]) if len(old.rows) else old.rows
-        return stacked_or_empty((gone.negated(), new.rows), self._accesses)
+        previous = old.rows.keep(touched[old.owners]) if len(old.rows) else old.rows
+        return stacked_or_empty((previous.negated(), new.rows), self._accesses)
 
     def output(self) -> Batch:
         """The first rows of all groups. Cost: the rows kept, sorted."""

@@ -139,14 +139,14 @@ def _values(
         return _rank(call.function, positions)
     assert call.argument is not None, "a value of another row"
     argument = columns[call.argument].take(positions.copies)
-    wanted = np.arange(len(argument)) + call.ahead
-    is_there = (wanted >= positions.first) & (wanted < positions.end)
+    requested = np.arange(len(argument)) + call.ahead
+    is_there = (requested >= positions.first) & (requested < positions.end)
     if call.otherwise is None:
         otherwise = all_null(argument.type, len(argument))
     else:
         otherwise = columns[call.otherwise].take(positions.copies)
     beyond = np.arange(len(argument)) + len(argument)
-    return concat([argument, otherwise]).take(np.where(is_there, wanted, beyond))
+    return concat([argument, otherwise]).take(np.where(is_there, requested, beyond))
 
 
 def _rank(function: str, places: _PartitionPlaces) -> Vector:

@@ -107,7 +107,7 @@ def test_auto_keeps_small_sides_and_reads_large_ones() -> None:
     for chooser, side_facts in (
         (replace(by_size, largest=1_000_000), facts),
         (by_size, replace(facts, readers=())),
-        (replace(by_size, asked=Strategy.INDEX), facts),
+        (replace(by_size, requested=Strategy.INDEX), facts),
     ):
         assert chooser.choose(side_facts).strategy is Strategy.INDEX
     chosen = ChooseBySize(None, {"t": None, "u": 5}.__getitem__).choose(facts)

@@ -37,4 +37,4 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
 def derivations_in(absorption: Absorption) -> list[Grounded]:
     """All derivations in memory, loaded or lazy."""
     loaded = [one for result in absorption._derivations.values() for one in result]
-    return loaded if absorption._asleep is None else [*loaded, *absorption._asleep.here()]
+    return loaded if absorption._asleep is None else [*loaded, *absorption._asleep.unused()]

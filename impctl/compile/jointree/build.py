@@ -58,12 +58,12 @@ def build_circle(
     builder: CircuitBuilder,
     name: str,
     circle: CircleRows,
-    asked: Collection[AttributeId],
+    requested: Collection[AttributeId],
     rows: Plan,
 ) -> Flow:
     """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
-        _relation(builder, index, plan, circle, frozenset(asked))
+        _relation(builder, index, plan, circle, frozenset(requested))
         for index, plan in enumerate(circle.plans)
     ]
     stores = list(dict.fromkeys(relation.source for relation in relations))
@@ -86,14 +86,14 @@ def build_circle(
         columns_back += [
             (expr.id, ColumnRef(*column))
             for expr, column in zip(exprs, columns, strict=True)
-            if isinstance(expr, ColumnRef) and expr.id in asked
+            if isinstance(expr, ColumnRef) and expr.id in requested
         ]
     kept = tuple(ref.id for _, ref in columns_back)
     probe = Probe(name, Circle(tuple(inputs), circle.null_safe, kept))
     columns_kept: tuple[Column, ...] = tuple((ref.id, ref.type) for _, ref in columns_back)
     accesses = tuple(access for flow in flows for access in flow.accesses)
     result = Flow(builder.put(probe, *flows), columns_kept, accesses)
-    named: tuple[Column, ...] = tuple((own, ref.type) for own, ref in columns_back)
+    named: tuple[Column, ...] = tuple((column_id, ref.type) for column_id, ref in columns_back)
     return builder.project(result, list(columns_back), named, rows)
 
 
@@ -102,7 +102,7 @@ def _relation(
     index: int,
     plan: Plan,
     circle: CircleRows,
-    asked: frozenset[AttributeId],
+    requested: frozenset[AttributeId],
 ) -> _Relation:
     flow = builder.build(plan, must_be_sure=True)
     forms: dict[AttributeId, Expr] = {}
@@ -122,7 +122,7 @@ def _relation(
         source = (scan.table, frozenset(names), conditions, builder.sketched.get(scan.access))
     exprs: list[Expr] = [expr for _, expr in circle.keys[index]]
     kinds = {a.id: known_type(a.type, plan.span) for a in plan.attributes}
-    exprs += [ColumnRef(name, kinds[name]) for name in sorted(asked & kinds.keys())]
+    exprs += [ColumnRef(name, kinds[name]) for name in sorted(requested & kinds.keys())]
     expr_forms = tuple(expr.substitute(forms) for expr in exprs)
     keys = tuple((class_, expr.substitute(forms)) for class_, expr in circle.keys[index])
     return _Relation(flow, source, expr_forms, names, keys)
@@ -179,7 +179,7 @@ def _built(builder: CircuitBuilder, block: Block, shape: TreeShape) -> Flow:
     if calls is None:
         return Flow(builder.put(Live(operator), tree, tree), (), grown.accesses)
     assert block.decided is not None
-    builder.planted[id(block.place)] = _groups(builder, tree, operator, shape, calls)
+    builder.planted[id(block.replaced)] = _groups(builder, tree, operator, shape, calls)
     survivors = builder.build(block.decided, must_be_sure=False)
     builder.planted[id(block.decided)] = survivors
     survivors = builder.taking_part.get(id(block.decided), survivors)
@@ -278,13 +278,13 @@ def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _B
 
 
 def _kept(
-    calls: Calls, asked: Collection[AttributeId], shape: TreeShape, root: TreeNode
+    calls: Calls, requested: Collection[AttributeId], shape: TreeShape, root: TreeNode
 ) -> tuple[tuple[AttributeId, AttributeId], ...]:
     """The requested arguments, each with the column that the root keeps it as."""
     return tuple(
         (name, root.kept_names[shape.root.kept.index(expr)])
         for name, expr in calls.arguments
-        if name in asked
+        if name in requested
     )
 
 
@@ -336,9 +336,9 @@ def _prepared(
     if node.circle is None:
         flow = builder.build(node.rows, must_be_sure=True)
     else:
-        asked = frozenset().union(*(expr.columns for _, expr in outputs))
+        requested = frozenset().union(*(expr.columns for _, expr in outputs))
         circle = builder.name("probe")
-        flow = build_circle(builder, circle, node.circle, asked, node.rows)
+        flow = build_circle(builder, circle, node.circle, requested, node.rows)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
     return flow, tuple(stored[: len(kept)]), tuple(stored[len(kept) :])
@@ -372,9 +372,9 @@ def _groups(
     outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))
     key_columns = tuple(root.kept[index] for index in dict.fromkeys(shape.groups))
     flow = Flow(
-        tree.wire, (*key_columns, *own_columns, hidden), (), calls.inexact, whole=calls.whole
+        tree.wire, (*key_columns, *own_columns, hidden), (), calls.inexact, integral=calls.integral
     )
     result = builder.project(flow, outputs, (*columns, hidden), grouping)
     return Flow(
-        result.wire, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,)
+        result.wire, result.columns, (), calls.inexact, integral=calls.integral, carried=(hidden,)
     )

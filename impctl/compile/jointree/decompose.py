@@ -77,11 +77,11 @@ class RequestedRows(Struct, frozen=True):
 
 class JoinGraph(Struct, frozen=True):
     """`conditions` are those that are no equality of a class, `inside` the positions of joins
-    beside that belong to a bag's rows, and why they are no edge; `edges` has the others. `asked` is
-    in terms of the relations."""
+    beside that belong to a bag's rows, and why they are no edge; `edges` has the others.
+    `requested` is in terms of the relations."""
 
     relations: Relations
-    asked: RequestedRows
+    requested: RequestedRows
     classes: tuple[KeyClass, ...]
     conditions: tuple[Expr, ...]
     edges: Mapping[int, EdgeJoin]
@@ -92,7 +92,7 @@ class JoinGraph(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """The number of relations; larger numbers stand for what joins beside add."""
+        """The number of relations; larger numbers are what joins beside add."""
         return len(self.relations.plans)
 
     def joins_inside(self, bag: Collection[int]) -> list[OuterOrSemiJoin]:
@@ -105,19 +105,19 @@ class JoinGraph(Struct, frozen=True):
         padded = self.relations.beside[beside].padded
         return {
             call: parts
-            for call, parts in self.asked.arguments.items()
+            for call, parts in self.requested.arguments.items()
             if any(part.columns & padded for part in parts)
         }
 
     def shown_by(self, relations: frozenset[int]) -> Shown:
         """The columns shown of these relations, or of what these joins beside add."""
         owners_of = self.relations.owners_of
-        return tuple(column for column in self.asked.shown if owners_of(column[1]) & relations)
+        return tuple(column for column in self.requested.shown if owners_of(column[1]) & relations)
 
 
-def decompose(plan: p.Plan, asked: RequestedRows) -> JoinGraph:
+def decompose(plan: p.Plan, requested: RequestedRows) -> JoinGraph:
     relations = relations_of(plan)
-    asked = asked.of(relations)
+    requested = requested.of(relations)
     sides = (*relations.plans, *(join.other for join in relations.beside))
     bounded = frozenset().union(*(bounded_columns(side) for side in sides))
     equalities, conditions = _split_conditions(relations, bounded)
@@ -125,17 +125,17 @@ def decompose(plan: p.Plan, asked: RequestedRows) -> JoinGraph:
     edges: dict[int, EdgeJoin] = {}
     inside: dict[int, Merging] = {}
     for index, beside in enumerate(relations.beside):
-        above = _columns_read_above(index, beside, relations, asked)
+        above = _columns_read_above(index, beside, relations, requested)
         edge = edge_of(beside, classes, bounded, above)
         if isinstance(edge, EdgeJoin):
             edges[index] = edge
         else:
             inside[index] = edge
     bags = _bags(plan, relations, conditions, edges, inside)
-    bags = _with_reads(bags, relations, asked, edges)
+    bags = _with_reads(bags, relations, requested, edges)
     return JoinGraph(
         relations,
-        asked,
+        requested,
         classes,
         conditions,
         edges,
@@ -164,16 +164,16 @@ def _split_conditions(
 
 
 def _columns_read_above(
-    index: int, beside: OuterOrSemiJoin, relations: Relations, asked: RequestedRows
+    index: int, beside: OuterOrSemiJoin, relations: Relations, requested: RequestedRows
 ) -> frozenset[AttributeId]:
     """Columns of the padded side that are read where padding matters."""
     others = (join for position, join in enumerate(relations.beside) if position != index)
     exprs = [
         *relations.conditions,
-        *asked.columns,
+        *requested.columns,
         *(part for other in others for part in other.parts),
     ]
-    for parts in asked.arguments.values():
+    for parts in requested.arguments.values():
         is_own = all(part.columns <= beside.padded for part in parts)
         if not is_own or not all(is_null_with(part, beside.padded) for part in parts):
             exprs.extend(parts)
@@ -207,23 +207,23 @@ def _bags(
 
 
 def _with_reads(
-    bags: Bags, relations: Relations, asked: RequestedRows, edges: Mapping[int, EdgeJoin]
+    bags: Bags, relations: Relations, requested: RequestedRows, edges: Mapping[int, EdgeJoin]
 ) -> Bags:
     """Merge bags that one argument or group expression reads."""
     count = len(relations.plans)
     below = {count + edge for edge in edges}
-    for exprs, reader in _read_together(asked):
+    for exprs, reader in _read_together(requested):
         read = frozenset().union(*(relations.owners_of(expr) for expr in exprs)) - below
         span = next((expr.span for expr in exprs if expr.span is not None), None)
         bags = bags.merged(read, Merging(f"{reader} reads several tables", span))
     return bags
 
 
-def _read_together(asked: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str]]:
-    for column in asked.columns:
+def _read_together(requested: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str]]:
+    for column in requested.columns:
         yield (column,), "a GROUP BY column"
-    for call, parts in asked.arguments.items():
-        if call in asked.one_by_one:
+    for call, parts in requested.arguments.items():
+        if call in requested.one_by_one:
             # Another relation may have an equal column.
             yield from (((part,), "an aggregate") for part in parts)
         else:
@@ -365,13 +365,13 @@ def _connected(bags: Mapping[int, Bag]) -> list[dict[int, Bag]]:
     """The bags by connection: those that share a class, directly or over others."""
     parts: list[dict[int, Bag]] = []
     for bag, classes in bags.items():
-        whole, apart = {bag: classes}, []
+        joined, apart = {bag: classes}, []
         for part in parts:
             if any(classes & other for other in part.values()):
-                whole |= part
+                joined |= part
             else:
                 apart.append(part)
-        parts = [*apart, whole]
+        parts = [*apart, joined]
     return parts
 
 
@@ -455,13 +455,13 @@ def best_rooted(
 
 def objection_to(joins: JoinGraph) -> NoTree | None:
     """Why more than one node cannot give what is requested; None if it can."""
-    arguments = [part for parts in joins.asked.arguments.values() for part in parts]
-    read = [*joins.asked.columns, *arguments]
+    arguments = [part for parts in joins.requested.arguments.values() for part in parts]
+    read = [*joins.requested.columns, *arguments]
     for expr in read:
         if expr.columns & joins.bounded:
             text = "a sum of doubles is used for grouping or summed again"
             return NoTree(Reason.UNSURE, text, expr.span)
-    for ref, expr in joins.asked.shown:
+    for ref, expr in joins.requested.shown:
         if expr.columns & joins.bounded:
             return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
     late = late_part([*joins.relations.late, *read])
@@ -475,14 +475,14 @@ def grown(joins: JoinGraph, *, may_be_virtual: bool) -> SubTree:
     """The tree; of one node if all relations end up in one bag."""
     branches = {edge: _other_side(joins, edge) for edge in joins.edges}
     # A virtual root keeps no individual values.
-    may_be_virtual = may_be_virtual and not joins.asked.one_by_one
+    may_be_virtual = may_be_virtual and not joins.requested.one_by_one
     bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
     sets = bags.classes(joins.classes)
     if virtual is not None:
         tree = rooted_at(0, (virtual, *sets), is_virtual=True)
     else:
         roots = [index for index in range(len(sets)) if all(index in holder for holder in holders)]
-        read = [expr for parts in joins.asked.single_values.values() for expr in parts]
+        read = [expr for parts in joins.requested.single_values.values() for expr in parts]
         having = [_holders(joins, bags, expr) for expr in read]
         roots = [root for root in roots if all(root in result for result in having)] or roots
         tree = best_rooted(roots, sets, _branch_heights(joins, bags, branches))
@@ -496,20 +496,20 @@ def _settled(
     then has all of them."""
     bags = without_cores(joins.bags, joins.classes, joins.equal_at)
     virtual = _virtual(joins, bags) if may_be_virtual else None
-    holders = [_holders(joins, bags, column) for column in joins.asked.columns]
+    holders = [_holders(joins, bags, column) for column in joins.requested.columns]
     if virtual is None and holders and not frozenset.intersection(*holders):
-        span = joins.asked.columns[0].span
+        span = joins.requested.columns[0].span
         reason = Merging("the GROUP BY columns come from several tables", span)
         bags = with_all_columns(bags, joins.classes, holders, reason)
         bags = without_cores(bags, joins.classes, joins.equal_at)
         virtual = _virtual(joins, bags) if may_be_virtual else None
-        holders = [_holders(joins, bags, column) for column in joins.asked.columns]
+        holders = [_holders(joins, bags, column) for column in joins.requested.columns]
     return bags, virtual, holders
 
 
 def _virtual(joins: JoinGraph, bags: Bags) -> Bag | None:
     """The classes of the requested columns, if at least two bags have all of them."""
-    result = [_class_of(joins, column) for column in joins.asked.columns]
+    result = [_class_of(joins, column) for column in joins.requested.columns]
     classes = frozenset(class_ for class_ in result if class_ is not None)
     if not classes or None in result:
         return None
@@ -540,29 +540,31 @@ def _other_side(joins: JoinGraph, index: int) -> SubTree:
     # How often a partner is there does not matter to these edges.
     while edge.edge is not Edge.LEFT and isinstance(other, p.Distinct | p.Sort):
         other = other.child
-    rows = selected(other, edge.own)
+    rows = selected(other, edge.filters)
     shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + index})))
-    asked = RequestedRows(tuple(key.right for key in edge.keys), joins.calls_of_edge(index), shown)
-    below = decompose(rows, asked)
+    requested = RequestedRows(
+        tuple(key.right for key in edge.keys), joins.calls_of_edge(index), shown
+    )
+    below = decompose(rows, requested)
     # What is computed of a padded row need not be NULL, as a column of it is.
-    are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
+    are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.requested.shown)
     if are_columns and objection_to(below) is None:
         result = grown(below, may_be_virtual=False)
         if len(set(result.columns)) == len(result.columns):
             return result
-    return _one_node(rows, asked)
+    return _one_node(rows, requested)
 
 
-def _one_node(rows: p.Plan, asked: RequestedRows) -> SubTree:
-    every = tuple(range(len(asked.columns)))
+def _one_node(rows: p.Plan, requested: RequestedRows) -> SubTree:
+    every = tuple(range(len(requested.columns)))
     accesses = tuple(scan.access for scan in rows.scans)
-    arguments = tuple(call for call, parts in asked.arguments.items() if parts)
+    arguments = tuple(call for call, parts in requested.arguments.items() if parts)
     kept = KeptColumns(())
-    for column in asked.columns:
+    for column in requested.columns:
         kept.put(column)
-    shown = kept.shown(asked.shown)
+    shown = kept.shown(requested.shown)
     node = ShapeNode(accesses, rows, tuple(kept.exprs), every, arguments=arguments, shown=shown)
-    return SubTree((node,), every, asked.arguments)
+    return SubTree((node,), every, requested.arguments)
 
 
 def _branch_heights(joins: JoinGraph, bags: Bags, branches: Mapping[int, SubTree]) -> Sequence[int]:
@@ -618,7 +620,7 @@ class _Nodes:
 
     def tree(self) -> SubTree:
         self._visit(self._tree.root)
-        calls = dict(self._joins.asked.arguments)
+        calls = dict(self._joins.requested.arguments)
         for branch in self._branches.values():
             calls.update(branch.calls)
         nodes = tuple(self._nodes)
@@ -649,7 +651,7 @@ class _Nodes:
         )
         key = ()
         if bag == self._tree.root:
-            self._columns = tuple(kept.place_of(column) for column in joins.asked.columns)
+            self._columns = tuple(kept.place_of(column) for column in joins.requested.columns)
             key = tuple(dict.fromkeys(self._columns))
             self._single_values = self._one_by_one(bag, kept)
         shown = kept.shown(joins.shown_by(self._members[bag]))
@@ -662,7 +664,7 @@ class _Nodes:
     def _one_by_one(self, bag: int, kept: KeptColumns) -> dict[int, tuple[int, ...]]:
         """The positions of arguments of `RequestedRows.one_by_one`, for calls that the root has."""
         members, result = self._members[bag], {}
-        for call, parts in self._joins.asked.single_values.items() if members else ():
+        for call, parts in self._joins.requested.single_values.items() if members else ():
             columns = [self._own(part, members) for part in parts]
             if all(part is not None for part in columns):
                 result[call] = tuple(kept.place_of(part) for part in columns if part is not None)
@@ -689,9 +691,9 @@ class _Nodes:
         """The calls whose arguments are of this bag; constants belong to the first relation."""
         joins = self._joins
         elsewhere = {call for edge in self._branches for call in joins.calls_of_edge(edge)}
-        elsewhere |= joins.asked.one_by_one
+        elsewhere |= joins.requested.one_by_one
         result = []
-        for call, parts in joins.asked.arguments.items():
+        for call, parts in joins.requested.arguments.items():
             owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))
             if parts and call not in elsewhere and self._place_of(min(owners or {0})) == bag:
                 result.append(call)
@@ -715,8 +717,8 @@ class _Nodes:
         """The column that the bag has of a class; a virtual root has that of the group."""
         key_class = self._joins.classes[class_]
         members = key_class.members_in(self._members[bag])
-        asked = [column for column in self._joins.asked.columns if key_class.has(column)]
-        return members[0] if members else asked[0]
+        requested = [column for column in self._joins.requested.columns if key_class.has(column)]
+        return members[0] if members else requested[0]
 
 
 class KeptColumns:
@@ -740,10 +742,10 @@ class KeptColumns:
         self.exprs.append(expr)
         return len(self.exprs) - 1
 
-    def shown(self, asked: Shown) -> tuple[tuple[ColumnRef, int], ...]:
+    def shown(self, requested: Shown) -> tuple[tuple[ColumnRef, int], ...]:
         """The positions of columns whose very values are requested."""
         result = []
-        for ref, expr in asked:
+        for ref, expr in requested:
             # Join keys of doubles do not distinguish 0.0 from -0.0.
             position = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
             result.append((ref, position))
@@ -878,13 +880,13 @@ def all_of(conditions: Sequence[Expr]) -> Expr | None:
 
 class Block(Struct, frozen=True):
     """The grouping whose groups something decides on (None: nothing decides), and the joins.
-    `decided` is the uppermost condition on groups or LIMIT: nothing above decides. `place` is the
-    plan node whose rows the groups are: the grouping, or the DISTINCT it is made of."""
+    `decided` is the uppermost condition on groups or LIMIT: nothing above decides. `replaced` is
+    the plan node whose rows the groups are: the grouping, or the DISTINCT that it is."""
 
     grouping: p.Aggregate | None
     joins: p.Plan
     decided: p.Plan | None = None
-    place: p.Plan | None = None
+    replaced: p.Plan | None = None
 
 
 def branches_of(root: p.Plan) -> tuple[p.Plan, ...]:

@@ -380,7 +380,7 @@ class EdgeJoin(Struct, frozen=True):
 
     edge: Edge
     keys: tuple[Equality, ...]
-    own: tuple[e.Expr, ...]
+    filters: tuple[e.Expr, ...]
 
 
 def edge_of(
@@ -396,10 +396,10 @@ def edge_of(
     if beside.padded & frozenset(read_above):
         return Merging("a column of the optional side is read above the join", beside.span)
     keys: list[Equality] = []
-    own: list[e.Expr] = []
+    filters: list[e.Expr] = []
     for part in beside.parts:
         if part.columns and part.columns <= beside.ids:
-            own.append(part)
+            filters.append(part)
             continue
         key = _key_of(part, beside.ids, bounded)
         if key is None:
@@ -408,7 +408,7 @@ def edge_of(
         keys.append(key)
     if _repeats([key.right for key in keys], ()) or _repeats([k.left for k in keys], classes):
         return Merging("two columns are compared with the same column", beside.span)
-    return EdgeJoin(_EDGES[beside.kind], tuple(keys), tuple(own))
+    return EdgeJoin(_EDGES[beside.kind], tuple(keys), tuple(filters))
 
 
 def _key_of(

@@ -109,12 +109,12 @@ def _shape_of(
     block: Block, joined: tuple[p.ComputedColumn, ...] | None = None
 ) -> TreeShape | NoTree:
     if block.grouping is None:
-        asked: RequestedRows | NoTree = RequestedRows(shown=shown_columns(joined or ()))
+        requested: RequestedRows | NoTree = RequestedRows(shown=shown_columns(joined or ()))
     else:
-        asked = _asked(block.grouping)
-    if isinstance(asked, NoTree):
-        return asked
-    joins = decompose(block.joins, asked)
+        requested = _requested(block.grouping)
+    if isinstance(requested, NoTree):
+        return requested
+    joins = decompose(block.joins, requested)
     if joins.count == 1 and not joins.relations.beside:
         return _not_joined(block.joins)
     result = grown(joins, may_be_virtual=True)
@@ -130,7 +130,7 @@ def _shape_of(
     return _ring(block.grouping, result)
 
 
-def _asked(grouping: p.Aggregate) -> RequestedRows | NoTree:
+def _requested(grouping: p.Aggregate) -> RequestedRows | NoTree:
     """The group columns, and what calls read of one row."""
     calls = {}
     one_by_one = set()

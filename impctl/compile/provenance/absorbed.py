@@ -182,15 +182,15 @@ class MakingList:
 
     def add(self, heads: Ints, bodies: Ints) -> None:
         """Add one making per row; `bodies` has shape (rows, longest body), -1 for none."""
-        there = bodies >= 0
-        self._put(heads, there.sum(axis=1, dtype=np.int64), bodies[there], is_group=False)
+        present = bodies >= 0
+        self._put(heads, present.sum(axis=1, dtype=np.int64), bodies[present], is_group=False)
 
     def add_groups(self, groups: Ints, heads: Ints, bodies: Ints) -> None:
         """Add one making per group, of the bodies of all rows with its head."""
         owners = np.repeat(heads, bodies.shape[1])
         flat = bodies.reshape(-1)
-        there = flat >= 0
-        pairs = np.unique(np.stack([owners[there], flat[there]], axis=1), axis=0)
+        present = flat >= 0
+        pairs = np.unique(np.stack([owners[present], flat[present]], axis=1), axis=0)
         groups = np.sort(groups)
         ends = np.searchsorted(pairs[:, 0], groups, side="right")
         sizes = ends - np.searchsorted(pairs[:, 0], groups, side="left")
@@ -273,8 +273,8 @@ class OfTable(Struct, frozen=True):
 
 
 class IngredientOfPlan(Struct, frozen=True):
-    """An ingredient, the leaf that stands for it, and the columns that identify its rows. `of` is
-    None if they are no rows of a table; without `has_scans` they never change."""
+    """An ingredient, the leaf in its place, and the columns that identify its rows. `of` is None if
+    they are no rows of a table; without `has_scans` they never change."""
 
     plan: p.Plan
     leaf: p.Recursive
@@ -423,11 +423,11 @@ def build_absorbed(
     inner.prefix = f"{name}."
     number = f"{name}/number"
     ingredients = _ingredients(builder, apart, key)
-    given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
+    leaf_flows = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
     for index, (leaf, flow) in enumerate(zip((i.leaf for i in apart), ingredients, strict=True)):
         leaf_columns = (*typed(leaf.attributes, node.span), (number_of(leaf).id, LONG))
-        given[leaf.fixpoint] = Flow(-2 - index, leaf_columns, flow.accesses)
-    inner.given = given
+        leaf_flows[leaf.fixpoint] = Flow(-2 - index, leaf_columns, flow.accesses)
+    inner.leaf_flows = leaf_flows
     flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
     bodies = tuple(number.id for number in numbered.numbers)
     every = (*columns, *((body, LONG) for body in bodies))
@@ -554,7 +554,7 @@ def _rows_of(
     number_of_leaf: dict[int, int],
 ) -> TableRows:
     """The rows of a table over all its ingredients; notes which leaf is which row."""
-    given = iter(numbers)
+    unused = iter(numbers)
     seen: dict[tuple[Any, ...], int] = {}
     copies: dict[int, int] = {}
     tables: list[pa.Table] = []
@@ -564,13 +564,13 @@ def _rows_of(
         values, leaves, weights = _stored_leaves(absorbed, index)
         columns_of_row = {column: values[column] for column in columns}
         new = []
-        for place, row in enumerate(row_keys(columns_of_row.values())):
+        for position, row in enumerate(row_keys(columns_of_row.values())):
             number = seen.get(row)
             if number is None:
-                number = seen[row] = next(given)
-                new.append(place)
-            copies[number] = max(weights[place], copies.get(number, 0))
-            number_of_leaf[leaves[place]] = number
+                number = seen[row] = next(unused)
+                new.append(position)
+            copies[number] = max(weights[position], copies.get(number, 0))
+            number_of_leaf[leaves[position]] = number
         tables.append(_shown(columns_of_row).take(pa.array(new, pa.int64())))
     return TableRows(columns, [*seen.values()], [*copies.values()], pa.concat_tables(tables))
 
@@ -584,11 +584,11 @@ def leaves_of(absorbed: AbsorbedRows, index: int) -> tuple[pa.Table, list[int], 
 def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
     """All rows of the fixpoint, and those that remain without some leaves, by its functions."""
     operator = absorbed.operator
-    gone = operator.absorption.gone_without(leaves)
+    deleted = operator.absorption.gone_without(leaves)
     rows = operator.rows.whole()
     if not len(rows):
         return rows, rows
-    left = rows.keep(~np.isin(rows.columns[KEPT_NUMBER].values, [*gone]))
+    left = rows.keep(~np.isin(rows.columns[KEPT_NUMBER].values, [*deleted]))
     names = [name for name, _ in operator.columns]
     every, rest = (
         Batch({name: batch.columns[name] for name in names}, batch.weights, ())

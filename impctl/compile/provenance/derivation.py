@@ -53,12 +53,16 @@ unknown."""
 
 
 def derivation_of(
-    made: Makings, target: int, first: int, budget: int = BUDGET, smallest: Smallest | None = None
+    makings: Makings,
+    target: int,
+    first: int,
+    budget: int = BUDGET,
+    smallest: Smallest | None = None,
 ) -> Derivation:
     """A derivation of the row of this number; table rows have numbers below `first`. Cost: the
     makings that take part in deriving it, and the search within `budget`; with `smallest`, its
     cost."""
-    lineage = RowLineage(made, target, first)
+    lineage = RowLineage(makings, target, first)
     chosen, leaves = lineage.shortest(), lineage.leaves.tolist()
     if lineage.has_groups:
         return Derivation(tuple(sorted(chosen)), Claim.GROUP, len(leaves))
@@ -221,16 +225,16 @@ class _SmallerSetSearch:
 class RowLineage:
     """Makings with their bodies, each once: `bodies[i]` is a body of making `owners[i]`."""
 
-    def __init__(self, made: Makings, target: int, first: int) -> None:
+    def __init__(self, makings: Makings, target: int, first: int) -> None:
         """Of the row `target`; table rows have numbers below `first`."""
-        taking_part = _taking_part(made, target)
+        taking_part = _taking_part(makings, target)
         self.target = target
         self.first = first
-        self.heads = made.heads[taking_part]
-        ends = made.starts[taking_part + 1]
-        positions, owners = slice_positions(made.starts[taking_part], ends)
-        self.owners, self.bodies = _pairs(owners, made.bodies[positions])
-        self.has_groups = bool(made.are_groups[taking_part].any())
+        self.heads = makings.heads[taking_part]
+        ends = makings.starts[taking_part + 1]
+        positions, owners = slice_positions(makings.starts[taking_part], ends)
+        self.owners, self.bodies = _pairs(owners, makings.bodies[positions])
+        self.has_groups = bool(makings.are_groups[taking_part].any())
         self._is_leaf = self.bodies < first
 
     @property
@@ -318,11 +322,11 @@ def _slices(keys: Ints, values: Ints) -> dict[int, list[int]]:
     }
 
 
-def _taking_part(made: Makings, target: int) -> Ints:
+def _taking_part(makings: Makings, target: int) -> Ints:
     """The positions of makings from which the target can be reached."""
-    order = np.argsort(made.heads, kind="stable")
-    heads = made.heads[order]
-    most = max(target, int(made.bodies.max(initial=0)), int(made.heads.max(initial=0)))
+    order = np.argsort(makings.heads, kind="stable")
+    heads = makings.heads[order]
+    most = max(target, int(makings.bodies.max(initial=0)), int(makings.heads.max(initial=0)))
     seen = np.zeros(most + 1, dtype=np.bool_)
     heads_wanted = np.array([target], dtype=np.int64)
     result: list[Ints] = []
@@ -334,7 +338,9 @@ def _taking_part(made: Makings, target: int) -> Ints:
         )
         positions = order[sorted_positions]
         result.append(positions)
-        body_positions, _ = slice_positions(made.starts[positions], made.starts[positions + 1])
-        bodies = made.bodies[body_positions]
+        body_positions, _ = slice_positions(
+            makings.starts[positions], makings.starts[positions + 1]
+        )
+        bodies = makings.bodies[body_positions]
         heads_wanted = np.unique(bodies[~seen[bodies]])
     return np.sort(np.concatenate(result))

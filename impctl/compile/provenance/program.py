@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 # Rows of one node of a plan, each once and numbered. Rows are equal as for DISTINCT: NULL equals
-# NULL, NaN NaN, 0.0 -0.0. A number is given to a row when it is first seen, and never reused.
+# NULL, NaN NaN, 0.0 -0.0. A row gets its number when it is first seen; numbers are never reused.
 
 
 class Met(Struct, frozen=True):
@@ -58,7 +58,7 @@ class ProgramRows:
         self._numbers = numbers
         self._known: dict[tuple[Any, ...], int] = {}
         self._columns = [[all_null(kind, 0)] for _, kind in columns]
-        self._given: list[Ints] = [np.zeros(0, dtype=np.int64)]
+        self._row_numbers: list[Ints] = [np.zeros(0, dtype=np.int64)]
 
     def __len__(self) -> int:
         return len(self._known)
@@ -69,9 +69,9 @@ class ProgramRows:
         return tuple(concat(parts) for parts in self._columns)
 
     @property
-    def given(self) -> Ints:
+    def row_numbers(self) -> Ints:
         """Their numbers, shape (rows,)."""
-        return np.concatenate(self._given)
+        return np.concatenate(self._row_numbers)
 
     def meet(self, columns: Sequence[Vector], length: int) -> Met:
         """Number these rows. Cost: a look-up per distinct row."""
@@ -87,7 +87,7 @@ class ProgramRows:
             result[index] = number
         indexes = np.array(new, dtype=np.int64)
         new_columns = tuple(column.take(grouping.first[indexes]) for column in keys)
-        self._given.append(result[indexes])
+        self._row_numbers.append(result[indexes])
         for parts, column in zip(self._columns, new_columns, strict=True):
             parts.append(column)
         return Met(result[grouping.index()], result[indexes], new_columns)
@@ -132,7 +132,7 @@ def made_rows(
     traced; UnsupportedError beyond the limits of recursion; errors of values as of the engine."""
     program = _Program(tables, first, check, known, limits)
     rows = program.once(root)
-    return Made(rows.given, rows.columns, program.makings.whole())
+    return Made(rows.row_numbers, rows.columns, program.makings.whole())
 
 
 class _Program:
@@ -147,7 +147,7 @@ class _Program:
         self._limits = limits
         self.makings = MakingList()
         self._tables = tables
-        self._held: dict[AccessId, Batch] = {}
+        self._batches: dict[AccessId, Batch] = {}
         self._numbers = count(first if known is None else known.end)
         self._known = known
         self._check = check
@@ -156,13 +156,13 @@ class _Program:
     def once(self, plan: p.Plan) -> ProgramRows:
         rows = ProgramRows(typed(plan.attributes, plan.span), self._numbers)
         run = self._run(self._numbering.of(plan), plan.attributes)
-        self._made(rows, run, run.filled())
+        self._add_makings(rows, run, run.filled())
         return rows
 
     def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[p.Attribute]) -> _PlanRun:
         return _PlanRun(numbered_plan, attributes, self._batch)
 
-    def _made(self, rows: ProgramRows, run: _PlanRun, batch: Batch) -> Met:
+    def _add_makings(self, rows: ProgramRows, run: _PlanRun, batch: Batch) -> Met:
         """Output rows of a run as makings of its input rows."""
         self._check()
         met = rows.meet(run.columns(batch), len(batch))
@@ -173,7 +173,7 @@ class _Program:
         match node:
             case p.Distinct():
                 rows = self.once(node.child)
-                return self._read_as(node, rows.columns, rows.given)
+                return self._read_as(node, rows.columns, rows.row_numbers)
             case p.Aggregate():
                 return self._grouped(node)
             case p.Fixpoint():
@@ -183,24 +183,24 @@ class _Program:
         raise BlockedError(f"{type(node).__name__} cannot be traced to rows", node.span)
 
     def _read_as(self, node: p.Plan, columns: Sequence[Vector], numbers: Ints) -> p.Scan:
-        """Made rows as those of a table that stands for the node."""
+        """Made rows as those of a table in place of the node."""
         scan = self._standing_for(node)
-        self._hold(scan, columns, numbers)
+        self._store(scan, columns, numbers)
         return scan
 
     def _standing_for(self, node: p.Plan) -> p.Scan:
-        name = f"made/{len(self._held)}"
-        self._held[name] = empty_batch(0)
+        name = f"made/{len(self._batches)}"
+        self._batches[name] = empty_batch(0)
         return p.Scan(name, name, node.attributes, span=node.span)
 
-    def _hold(self, scan: p.Scan, columns: Sequence[Vector], numbers: Ints) -> None:
+    def _store(self, scan: p.Scan, columns: Sequence[Vector], numbers: Ints) -> None:
         columns_by_id = {a.id: column for a, column in zip(scan.attributes, columns, strict=True)}
         columns_by_id[number_of(scan).id] = Vector(LONG, numbers)
-        self._held[scan.access] = Batch(columns_by_id, np.ones(len(numbers), dtype=np.int64), ())
+        self._batches[scan.access] = Batch(columns_by_id, np.ones(len(numbers), dtype=np.int64), ())
 
     def _batch(self, source: Source) -> Batch:
         """The input of a source: rows of a table, or made rows."""
-        rows = self._held.get(source.access)
+        rows = self._batches.get(source.access)
         return source.inserted(self._tables[source.access]) if rows is None else rows
 
     def _with_partner(self, node: p.Join) -> p.Scan:
@@ -248,12 +248,12 @@ class _Program:
             raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)
         rows = ProgramRows(typed(node.attributes, node.span), self._numbers)
         base = self._run(self._numbering.of(under_columns_of(node.base, node)), node.attributes)
-        result = [self._made(rows, base, base.filled())]
+        result = [self._add_makings(rows, base, base.filled())]
         leaves: list[p.Scan] = []
         step = self._opened(node.step, node, leaves)
         run = self._run(self._numbering.of(under_columns_of(step, node)), node.attributes)
         # What a step makes without rows of the fixpoint comes with them.
-        result.append(self._made(rows, run, run.filled()))
+        result.append(self._add_makings(rows, run, run.filled()))
         best = None if node.best is None else BestSoFar(node.best)
         rounds = 0
         while fronts := _fronts(best, result):
@@ -262,9 +262,11 @@ class _Program:
             result = []
             for columns, numbers in fronts:
                 for leaf in leaves:
-                    self._hold(leaf, columns, numbers)
-                result.append(self._made(rows, run, run.moved([leaf.access for leaf in leaves])))
-        return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
+                    self._store(leaf, columns, numbers)
+                result.append(
+                    self._add_makings(rows, run, run.moved([leaf.access for leaf in leaves]))
+                )
+        return self._read_as(node, *_unbeaten(best, rows.columns, rows.row_numbers))
 
     def _opened(self, plan: p.Plan, node: p.Fixpoint, leaves: list[p.Scan]) -> p.Plan:
         """The step with a separate table in place of each leaf."""
@@ -338,7 +340,7 @@ class _PlanRun:
     def _rows(self, *batch: Batch | None) -> Batch:
         parts = [part for part in batch if part is not None and len(part)]
         rows = stacked_batches(parts) if parts else empty_batch(0)
-        # A group of no rows is there first, and goes again.
+        # A group of no rows is emitted first, then deleted.
         return consolidated(rows) if bool((rows.weights < 0).any()) else rows
 
     def columns(self, batch: Batch) -> list[Vector]:

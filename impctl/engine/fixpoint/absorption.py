@@ -54,9 +54,9 @@ def grounded(numbers: Ints) -> list[Grounded]:
     rows and leaves it uses, negative for none."""
     result = []
     for head, *parts in numbers.tolist():
-        there = [part for part in parts if part >= 0]
-        bodies = tuple(part for part in there if not part % 2)
-        result.append(Grounded(head, bodies, tuple(part for part in there if part % 2)))
+        used = [part for part in parts if part >= 0]
+        bodies = tuple(part for part in used if not part % 2)
+        result.append(Grounded(head, bodies, tuple(part for part in used if part % 2)))
     return result
 
 
@@ -66,7 +66,7 @@ class LazyDerivations:
 
     def __init__(self, numbers: Ints) -> None:
         self._numbers = numbers
-        self._is_here = np.ones(len(numbers), dtype=np.bool_)
+        self._is_unused = np.ones(len(numbers), dtype=np.bool_)
         heads, parts = numbers[:, 0], numbers[:, 1:]
         self._of_head = _ValuePlaces(heads)
         owners, columns = (parts >= 0).nonzero()
@@ -110,22 +110,22 @@ class LazyDerivations:
         return result
 
     def take_of_head(self, row: int) -> list[Grounded]:
-        return self._taken(self._of_head.of(np.array([row])))
+        return self._take(self._of_head.of(np.array([row])))
 
     def take_of_part(self, number: int) -> list[Grounded]:
         """Hand out the derivations that use a row or a leaf."""
-        return self._taken(np.unique(self._of_part.of(np.array([number]))))
+        return self._take(np.unique(self._of_part.of(np.array([number]))))
 
-    def _taken(self, positions: Ints) -> list[Grounded]:
-        here = positions[self._is_here[positions]]
-        self._is_here[here] = False
-        return grounded(self._numbers[here])
+    def _take(self, positions: Ints) -> list[Grounded]:
+        unused = positions[self._is_unused[positions]]
+        self._is_unused[unused] = False
+        return grounded(self._numbers[unused])
 
-    def here(self) -> Iterator[Grounded]:
-        yield from grounded(self._numbers[self._is_here])
+    def unused(self) -> Iterator[Grounded]:
+        yield from grounded(self._numbers[self._is_unused])
 
     def __len__(self) -> int:
-        return int(self._is_here.sum())
+        return int(self._is_unused.sum())
 
 
 class _ValuePlaces:
@@ -183,8 +183,8 @@ def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
 # Derivations of a fixpoint's rows as rows: from a head to each of its bodies. Law: every derivation
 # whose bodies are all in the fixpoint has a row per body, with the numbers of head and body, or one
 # row with the body `NOTHING`. Only its first row carries the derivation's ranges, so they count
-# once. A step's changes are emitted at its end, when every head has its number. Cost: the
-# derivations that came or went, sorted once.
+# once. A step's changes are emitted at its end, when every head has its number. Cost: the inserted
+# and deleted derivations, sorted once.
 
 HEAD, BODY = "impctl/head", "impctl/body"  # Columns of a derivation row, both numbers
 NOTHING = 0  # The body of a derivation from nothing: no row's number
@@ -242,14 +242,13 @@ class HeadsAndBodies(TagsAtEnd):
 # false (universal quantification, which is the same for monotone functions), so cycles never keep a
 # row (Liu et al., *Recursive Computation of Regions and Connectivity in Networks*, 2009). The rows
 # that depend on each variable are indexed. EAGER ships the whole function whenever it changes. LAZY
-# ships what a row came with and keeps other derivations; the next of these is used when that is
-# false, and a row without any goes. T is the same; a lazy function may miss derivations, but never
-# has a wrong one. State: derivations, functions, the index. Cost: eager, the changes of functions,
-# which may be exponentially large; lazy, the rows whose function contains a deleted variable. After
-# a restart, lazy functions are computed on request, with those of the rows they use. The caller
-# tells leaves apart: equal table rows are as many leaves as copies. A leaf that returns has new
-# derivations. The default, ranks (`engine.fixpoint.fixpoint`), cannot tell which table rows a row
-# needs.
+# ships a row's first derivation and keeps the others. If it becomes false, the next is used; a row
+# without any is deleted. T is the same; a lazy function may miss derivations, but never has a wrong
+# one. State: derivations, functions, the index. Cost: eager, the changes of functions, which may be
+# exponentially large; lazy, the rows whose function contains a deleted variable. After a restart,
+# lazy functions are computed on request, with those of the rows they use. The caller distinguishes
+# leaves: each copy of a table row is a leaf. A reinserted leaf has new derivations. The default,
+# ranks (`engine.fixpoint.fixpoint`), cannot tell which table rows a row needs.
 
 NODES = 5_000_000  # Maximal nodes of decision diagrams; some 100 MB
 PROVENANCE_TOO_LARGE = "provenance_too_large"  # The error code where there are more
@@ -327,10 +326,10 @@ class Absorption:
         takes the derivations that use it along: a caller that feeds rows back as derivations sends
         these again once the row is inserted again."""
         entered = self._add(inserted)
-        gone = set(deleted)
-        after = self._without(gone)
+        deleted_leaves = set(deleted)
+        after = self._without(deleted_leaves)
         left = after.rows_gone
-        for leaf in gone:
+        for leaf in deleted_leaves:
             for derivation in list(self._using(self._of_leaf, leaf)):
                 self._forget(derivation)
         for row, function in after.functions.items():
@@ -342,7 +341,7 @@ class Absorption:
             else:
                 self._functions[row] = function
                 self._mention(row, after.mentions[row])
-        for leaf in gone:
+        for leaf in deleted_leaves:
             self._release(leaf)
         return entered - left, left - entered
 
@@ -352,30 +351,29 @@ class Absorption:
         """The rows that would be deleted with these leaves; nothing is changed."""
         return self._without(set(leaves)).rows_gone
 
-    def _without(self, gone: Collection[int]) -> _After:
-        for leaf in gone:
+    def _without(self, deleted: Collection[int]) -> _After:
+        for leaf in deleted:
             self._wake_all_of(leaf)
-        known = [leaf for leaf in sorted(gone) if leaf in self._variables]
+        known = [leaf for leaf in sorted(deleted) if leaf in self._variables]
         touched = set[int]().union(*(self._mentioned_by[leaf] for leaf in known))
         cube = self._all_of(map(self._variable, known))
         after = _After({}, {})
         for row in sorted(touched):
             after.functions[row] = self._within(self._functions[row].forall, cube)
-            after.mentions[row] = self._mentions[row].difference(gone)
+            after.mentions[row] = self._mentions[row].difference(deleted)
         if self._ship is Shipping.LAZY:
-            self._look_for_others(after, gone)
+            self._look_for_others(after, deleted)
         return after
 
-    def _look_for_others(self, after: _After, gone: Collection[int]) -> None:
-        """Give rows without a function that of another derivation, as far as there is any. Done
-        before any row is deleted: otherwise rows would be reported as deleted and inserted again at
-        once."""
+    def _look_for_others(self, after: _After, deleted: Collection[int]) -> None:
+        """Give rows without a function that of another derivation, if any. Done before any row is
+        deleted: otherwise rows would be reported as deleted and inserted again."""
         left = sorted(after.rows_gone)
         while left:
             row = left.pop()
             if after.functions[row].satisfiable():
                 continue
-            derivation = self._other(row, after, gone)
+            derivation = self._other(row, after, deleted)
             if derivation is None:
                 continue
             after.functions[row] = self._product(derivation, after.functions)
@@ -387,7 +385,7 @@ class Absorption:
                 if user.head in after.functions and not after.functions[user.head].satisfiable()
             ]
 
-    def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
+    def _other(self, row: int, after: _After, deleted: Collection[int]) -> Grounded | None:
         if self._asleep is not None:
             self._remember_all(self._asleep.take_of_head(row))
         for derivation in self._derivations.get(row, ()):
@@ -398,7 +396,7 @@ class Absorption:
             if (
                 is_whole
                 and self._is_there(derivation)
-                and not any(leaf in gone for leaf in derivation.leaves)
+                and not any(leaf in deleted for leaf in derivation.leaves)
             ):
                 return derivation
         return None
@@ -421,8 +419,8 @@ class Absorption:
             known = self._functions.get(derivation.head)
             if known is not None and self._ship is Shipping.LAZY:
                 continue
-            made = self._product(derivation, {})
-            function = made if known is None else self._within(known.__or__, made)
+            derived = self._product(derivation, {})
+            function = derived if known is None else self._within(known.__or__, derived)
             if known is not None and function == known:
                 continue
             self._functions[derivation.head] = function
@@ -593,16 +591,16 @@ def _manager(nodes: int) -> Any:
 
 # A fixpoint whose rows are kept by absorption instead of ranks. Identity, input and output are
 # those of `engine.fixpoint.fixpoint`: T = base + step(T, tables), and the change is the rows that
-# entered and left T. A row whose function of table rows becomes false goes. The step contains the
-# base too, as derivations without bodies. The leaves are the rows of the step's inputs; each row
-# has a number that its derivations carry. Insertions are followed to the end before deletions, so
-# no row that is derived again leaves. Emitted derivations and weights, and so sketches and counts,
-# equal those of a fixpoint by ranks. State: the leaves and the rows of T with their numbers, the
-# derivations whose bodies are in T, and the state of the step's operators. Functions are not
-# stored: after a restart lazy ones are computed where a change touches them, and may then know
-# other derivations; whole ones all in the first step. Cost: that of absorption, some microseconds
-# per derivation that came or went. After a restart all derivations are sorted and processed in
-# rounds, in arrays (a chain takes a round per row); whole functions take some microseconds each.
+# entered and left T. A row whose function of table rows becomes false is deleted. The step contains
+# the base too, as derivations without bodies. The leaves are the rows of the step's inputs; each
+# row has a number that its derivations carry. Insertions are completed before deletions, so no
+# rederived row is deleted. Emitted derivations and weights, and so sketches and counts, equal those
+# of a fixpoint by ranks. State: the leaves and the rows of T with their numbers, the derivations
+# whose bodies are in T, and the state of the step's operators. Functions are not stored: after a
+# restart lazy ones are computed where a change touches them, and may then know other derivations;
+# whole ones all in the first step. Cost: that of absorption, some microseconds per changed
+# derivation. After a restart all derivations are sorted and processed in rounds, in arrays (a chain
+# takes a round per row); whole functions take some microseconds each.
 
 _HEAD = "head"
 _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
@@ -663,12 +661,12 @@ class AbsorbedFixpoint(Recursion):
             for index, ingredient in enumerate(ingredients)
         )
         numbers = tuple((column, LONG) for column in (_HEAD, *self._bodies))
-        self._made = RowIndex(f"{name}.derivations", numbers, (_HEAD,), 0)
-        self._rows_given, self._leaves_given = f"{name}.rows_given", f"{name}.leaves_given"
-        self._given = {self._rows_given: 0, self._leaves_given: 0}
+        self._derivation_index = RowIndex(f"{name}.derivations", numbers, (_HEAD,), 0)
+        self._rows_counter, self._leaves_counter = f"{name}.rows_given", f"{name}.leaves_given"
+        self._assigned = {self._rows_counter: 0, self._leaves_counter: 0}
         self._by_number = RowsByNumber(columns, number)
         self._absorption: Absorption | None = None  # None until it is built from the stored state
-        self._gone: set[int] = set()  # Leaves deleted while the circuit fills
+        self._deleted_leaves: set[int] = set()  # Leaves deleted while the circuit fills
 
     def step(self, *ingredients: Batch | None) -> Batch | None:
         """The rows inserted and deleted; None while the circuit fills."""
@@ -685,9 +683,9 @@ class AbsorbedFixpoint(Recursion):
             return None
         ingredient = self.ingredients[index]
         if ingredient.is_leaf:
-            own = [batch.columns[name] for name, _ in ingredient.columns]
-            result = self.leaves[index].counted(own, batch.weights, self._fresh_leaves)
-            self._gone.update(result.gone.tolist())
+            leaf_columns = [batch.columns[name] for name, _ in ingredient.columns]
+            result = self.leaves[index].counted(leaf_columns, batch.weights, self._fresh_leaves)
+            self._deleted_leaves.update(result.deleted.tolist())
             numbers = result.numbers
         else:
             numbers = np.full(len(batch), -1, dtype=np.int64)
@@ -699,11 +697,11 @@ class AbsorbedFixpoint(Recursion):
     ) -> Batch:
         assert base is None, "all that derives rows stands in the step"
         absorption = self.absorption
-        gone, self._gone = self._gone, set()
+        deleted_leaves, self._deleted_leaves = self._deleted_leaves, set()
         self._report = DerivationTags(self._accesses)
         moves = _Moves()
         inserted = self._record(moves, waiting)
-        self._check(moves, gone)
+        self._check(moves, deleted_leaves)
         rounds = 0
         while entered := absorption.step((), inserted)[0]:
             rounds += 1
@@ -711,13 +709,13 @@ class AbsorbedFixpoint(Recursion):
             self.limits.check(rounds, self._count)
             moves.entered |= entered
             inserted = self._record(moves, self._stepped(self._by_number.rows([*entered], 1)))
-        _, left = absorption.step(gone)
+        _, left = absorption.step(deleted_leaves)
         if left:
             self._count -= len(left)
             self._record(moves, self._stepped(self._by_number.rows([*left], -1)))
         if moves.noted:
             noted = consolidated(stacked_batches(moves.noted))
-            self._made.add(noted, self._made.codes_of(noted))
+            self._derivation_index.add(noted, self._derivation_index.codes_of(noted))
         return self._net(moves.entered, left)
 
     def _record(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
@@ -730,7 +728,7 @@ class AbsorbedFixpoint(Recursion):
             [batch.columns[name] for name in self._names], len(batch)
         )
         new = (known < 0).nonzero()[0]
-        known[new] = 2 * self._fresh(self._rows_given, len(new))
+        known[new] = 2 * self._fresh(self._rows_counter, len(new))
         parts = {_HEAD: Vector(LONG, known[owners])}
         for name in self._bodies:
             column = batch.columns[name]
@@ -746,14 +744,14 @@ class AbsorbedFixpoint(Recursion):
         moves.noted.append(noted)
         return grounded(_matrix(noted.keep(noted.weights > 0)))
 
-    def _check(self, moves: _Moves, gone: set[int]) -> None:
+    def _check(self, moves: _Moves, deleted_leaves: set[int]) -> None:
         """CountBelowZeroError where a derivation was deleted all of whose leaves exist."""
         for noted in moves.noted:
             less = noted.keep(noted.weights < 0)
             is_open = [
                 index
                 for index, derivation in enumerate(grounded(_matrix(less)))
-                if gone.isdisjoint(derivation.leaves)
+                if deleted_leaves.isdisjoint(derivation.leaves)
             ]
             if is_open:
                 self._check_left(less.take(np.array(is_open, dtype=np.int64)))
@@ -763,7 +761,7 @@ class AbsorbedFixpoint(Recursion):
         left."""
         heads = distinct_values(np.sort(less.columns[_HEAD].values))
         requested = [Vector(LONG, heads)]
-        before = self._made.find(key_codes(requested, len(heads)), requested).rows
+        before = self._derivation_index.find(key_codes(requested, len(heads)), requested).rows
         after = consolidated(stacked_or_empty((before, less), 0))
         left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
         if not left.issuperset(map(tuple, _matrix(less).tolist())):
@@ -777,20 +775,20 @@ class AbsorbedFixpoint(Recursion):
         inserted = self._by_number.rows([*(entered - left)], 1)
         deleted = self._by_number.rows([*(left - entered)], -1)
         if left:
-            gone = self._by_number.rows([*left], -1)
-            columns = [gone.columns[name] for name in self._names]
-            self.rows.put(columns, gone.columns[self._stamp].values, -1)
-            self._by_number.put(columns, gone.columns[self._stamp].values, -1)
+            deleted_rows = self._by_number.rows([*left], -1)
+            columns = [deleted_rows.columns[name] for name in self._names]
+            self.rows.put(columns, deleted_rows.columns[self._stamp].values, -1)
+            self._by_number.put(columns, deleted_rows.columns[self._stamp].values, -1)
         return only_columns(stacked_or_empty((inserted, deleted), 0), self._names)
 
     # Numbers.
 
     def _fresh_leaves(self, count: int) -> Ints:
-        return 2 * self._fresh(self._leaves_given, count) + 1
+        return 2 * self._fresh(self._leaves_counter, count) + 1
 
     def _fresh(self, counter: str, count: int) -> Ints:
-        start = self._given[counter]
-        self._given[counter] = start + count
+        start = self._assigned[counter]
+        self._assigned[counter] = start + count
         return np.arange(start, start + count, dtype=np.int64)
 
     # State.
@@ -820,10 +818,10 @@ class AbsorbedFixpoint(Recursion):
     def numbers(self) -> Ints:
         """All derivations whose bodies are in T: the head's number and those of what it uses,
         negative for none; shape (derivations, 1 + numbers of the step)."""
-        made = self._made.whole()
-        if not len(made):
+        derivations = self._derivation_index.whole()
+        if not len(derivations):
             return np.zeros((0, 1 + len(self._bodies)), dtype=np.int64)
-        return _matrix(made)
+        return _matrix(derivations)
 
     def arrangements(self) -> Sequence[Keeper]:
         leaves = (
@@ -831,14 +829,14 @@ class AbsorbedFixpoint(Recursion):
             for numbers, ingredient in zip(self.leaves, self.ingredients, strict=True)
             if ingredient.is_leaf
         )
-        return (self.rows.index, self._made, *leaves, *self._step.arrangements())
+        return (self.rows.index, self._derivation_index, *leaves, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
-        """How many numbers were given, how many rows T has, and the step's own counters."""
-        return {**self._given, **super().counters()}
+        """How many numbers were assigned, how many rows T has, and the step's counters."""
+        return {**self._assigned, **super().counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
-        self._given = {name: counters[name] for name in self._given}
+        self._assigned = {name: counters[name] for name in self._assigned}
         super().take_up(counters)
 
 

@@ -88,15 +88,15 @@ def valued_step(
     ends = None if join is None else ends_of(step, above, join)
     if join is None or ends is None:
         return None
-    side, own = ends
+    side, of_fixpoint = ends
     of_table = dict(join.sides[1 - side].columns)
     head, _ = above.below(ColumnRef(key, kinds[key]))
     body, _ = above.below(ColumnRef(rank, kinds[value]))
-    sum_ = _sum_of(above, ColumnRef(value, kinds[value]), own, of_table)
+    sum_ = _sum_of(above, ColumnRef(value, kinds[value]), of_fixpoint, of_table)
     if not isinstance(head, ColumnRef) or not isinstance(body, ColumnRef) or sum_ is None:
         return None
     keys = (*join.sides[side].keys, *join.sides[1 - side].keys)
-    if [own.get(name) for name in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
+    if [of_fixpoint.get(name) for name in (*keys[:1], body.id, sum_.base)] != [key, rank, value]:
         return None
     if len(keys) != 2 or head.id not in of_table:
         return None
@@ -104,11 +104,11 @@ def valued_step(
         return None
     sign = -1 if is_greatest else 1
     offset = Offset(sum_.column, sign * sum_.sign, sign * sum_.constant)
-    return ValuedStep(join, side, key, value, own, head.id, offset, is_greatest)
+    return ValuedStep(join, side, key, value, of_fixpoint, head.id, offset, is_greatest)
 
 
 class _Sum(Struct, frozen=True):
-    own: AttributeId
+    base: AttributeId
     column: AttributeId | None = None
     sign: int = 1
     constant: int = 0
@@ -117,14 +117,14 @@ class _Sum(Struct, frozen=True):
 def _sum_of(
     above: Projections,
     expr: Expr,
-    own: Mapping[AttributeId, AttributeId],
+    of_fixpoint: Mapping[AttributeId, AttributeId],
     table: Mapping[AttributeId, SqlType],
     depth: int = 0,
 ) -> _Sum | None:
     """The expression as a column of the fixpoint plus an offset, if it is one."""
     expr, depth = above.below(expr, depth)
     if isinstance(expr, ColumnRef):
-        return _Sum(expr.id) if expr.id in own else None
+        return _Sum(expr.id) if expr.id in of_fixpoint else None
     if not isinstance(expr, Arithmetic):
         return None
     if expr.op not in (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT):
@@ -132,7 +132,7 @@ def _sum_of(
     sign = 1 if expr.op is ArithmeticOp.ADD else -1
     sides = [(expr.left, expr.right), (expr.right, expr.left)]
     for mine, other in sides if sign > 0 else sides[:1]:
-        result = _sum_of(above, mine, own, table, depth)
+        result = _sum_of(above, mine, of_fixpoint, table, depth)
         if result is not None:
             return _more(result, above.below(other, depth)[0], sign, table)
     return None
@@ -147,12 +147,12 @@ def _more(
         more = result.constant + sign * int(other.value)
         if abs(int(other.value)) >= _MOST:
             return None
-        return _Sum(result.own, result.column, result.sign, more)
+        return _Sum(result.base, result.column, result.sign, more)
     if not isinstance(other, ColumnRef) or other.id not in table or result.column is not None:
         return None
     if table[other.id].kind not in _ADDED:
         return None
-    return _Sum(result.own, other.id, sign, result.constant)
+    return _Sum(result.base, other.id, sign, result.constant)
 
 
 # The keys that one step touches and their values, where a fixpoint keeps one value per key. Law: a
@@ -478,10 +478,10 @@ def _check_values(values: Ints) -> None:
 
 # The groups that one step of a fixpoint touches. Law: a row is *best* if it is derived and one of
 # its values is its group's least (or greatest); NULL counts only where there is nothing else; ties
-# are all best. Derivations of a beaten row wait uncounted until the better one goes; those from
-# before the step are looked up once rows of the group may enter or leave. So all derivations of a
-# row that may be best are counted. Cost: the derivations that came or went; groups whose rows come
-# or go, with all rows derived in them.
+# are all best. Derivations of a beaten row wait uncounted until the better one is deleted; those
+# from before the step are looked up once rows of the group may enter or leave. So all derivations
+# of a row that may be best are counted. Cost: the changed derivations; groups whose rows change,
+# with all rows derived in them.
 
 _GROUP, _FIRST_VALUE = MORE, MORE + 1
 _IS_LOADED, _HAS, _HAD, _FIRST_BEST = range(4)

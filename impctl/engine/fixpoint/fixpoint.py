@@ -51,19 +51,18 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Fixpoint: the least set of rows that contains the base's and what a step makes of its own rows.
+# Fixpoint: the least set of rows that contains the base's and what a step derives from its rows.
 # Identity: T = base + step(T, tables), each row once as in DISTINCT; the output's change is the
 # rows that entered and left T. The step is monotone in T. Method: ranked counting
 # (`engine.fixpoint.rows`). Every row of T has a rank, and counts its derivations from rows of lower
-# rank. A row without any goes, with the derivations it took part in; a derived row that is not in T
-# comes in at a new rank. So rows that derive one another in a cycle go when they lose their
-# support, without a search for other derivations. Where much of T is gone, the rest follows at
-# once, and ranks begin again. State: T with ranks and counts, and the state of the step's
-# operators, whose rows of T carry the rank as a column. Cost: the derivations that came or went,
-# including those of rows that left and came back, and a round of the step's operators per rank;
-# never T. A step that is one join takes less, and with few integers some microseconds a row. NULL
-# equals NULL. Derivations count with their weights; below zero is an error. Rows carry no ranges:
-# `Lineage` emits those.
+# rank. A row without any is deleted, with the derivations it took part in; a derived row that is
+# not in T is inserted at a new rank. So rows that derive one another in a cycle are deleted without
+# their support, with no search for other derivations. If much of T is deleted, the rest follows at
+# once, and ranks restart. State: T with ranks and counts, and the state of the step's operators,
+# whose rows of T carry the rank as a column. Cost: the changed derivations, including those of rows
+# deleted and reinserted, and a round of the step's operators per rank; never T. A step that is one
+# join takes less, and with few integers some microseconds a row. NULL equals NULL. Derivations
+# count with their weights; below zero is an error. Rows carry no ranges: `Lineage` emits those.
 
 _LARGE = 0.75
 """The share of all rows deleted in a step from which the rest is deleted at once.
@@ -226,14 +225,14 @@ class FixpointOperator(Recursion):
 # Identity: T = best(base + step(T, tables)); the output's change is the rows that entered and left
 # T. T is the result of rounds that begin with no row and keep the best; a cycle that keeps
 # improving values does not end, and exceeds `limits`. Method: ranked counting, with derived rows
-# kept by group. First, rows without a derivation of lower rank go, with what depends on them. Then,
-# round by round, each changed group gets its best rows; a beaten row goes as the better one comes,
-# so dependent rows see the better one. A best row that lost its support comes in again, at a later
+# kept by group. First, rows without a derivation of lower rank are deleted, with what depends on
+# them. Then, round by round, each changed group gets its best rows; a beaten row is replaced by the
+# better one, so dependent rows see that. A best row that lost its support is reinserted at a later
 # rank. State: derived rows by group, T with ranks, best values, and the state of the step's
-# operators. Cost: the derivations that came or went, and groups whose rows come or go, with all
-# rows derived in them; never T. NULL equals NULL, and is no value. Where rows are a key with a
-# value that the step adds to, most steps are computed over numbers, each key about once, with the
-# same result (`engine.fixpoint.relaxation`). `Lineage` covers all derivations of the rows of T.
+# operators. Cost: the changed derivations, and groups whose rows change, with all rows derived in
+# them; never T. NULL equals NULL, and is no value. Where rows are a key with a value that the step
+# adds to, most steps are computed over numbers, each key about once, with the same result
+# (`engine.fixpoint.relaxation`). `Lineage` covers all derivations of the rows of T.
 
 
 class BestFixpoint(Recursion):
@@ -361,18 +360,17 @@ class BestFixpoint(Recursion):
 # the one below, so weights of both signs are exact; rows that derive one another in a cycle are
 # different rows at every level, which only limits end. State: the weight of every row and level,
 # and the state of the step's operators, whose rows of T carry the level as a column. Cost: the
-# derivations that came or went, and a round of the step's operators per changed level; never T.
-# Rows are equal value for value. Rows carry no ranges: `Lineage` emits those.
+# changed derivations, and a round of the step's operators per changed level; never T. Rows are
+# equal value for value. Rows carry no ranges: `Lineage` emits those.
 
 
 class UnionAllFixpoint(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
     `step` is a circuit. Its first input has rows of T without tags, with their level in a column
-    `level` beside `columns`; its output has these columns too, with the level of the row it was
-    made of. `accesses` is the number of tags of the base's and the step's rows. UnsupportedError
-    beyond `limits`; no step may follow one that raised.
-    """
+    `level` beside `columns`; its output has these columns too, with the level of the row it derives
+    from. `accesses` is the number of tags of the base's and the step's rows. UnsupportedError
+    beyond `limits`; no step may follow one that raised."""
 
     limits: LevelLimits
     rows: LevelledRows
@@ -420,7 +418,7 @@ class UnionAllFixpoint(Recursion):
         return only_columns(stacked_or_empty(output, 0), self.rows.names)
 
     def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
-        """Move rows to their level: one above that of the rows they are made of."""
+        """Move rows to their level: one above that of the rows they derive from."""
         self._report.complete(derivations)
         heads = Batch(derivations.columns, derivations.weights, ())
         levels: Ints = heads.columns[self._stamp].values
@@ -437,18 +435,18 @@ class UnionAllFixpoint(Recursion):
 # of some rows, U = A + {body : head <- body, head in U}, each once; the output is U's change, and
 # its lineage has the ranges of the derivations whose head is in U, each once. It is itself a
 # fixpoint over the reversed derivations (`engine.fixpoint.absorption`), maintained as such: a row
-# that derives A in a cycle goes only with it. Derivations without bodies have the number `NOTHING`,
-# which is no row's, so their ranges are emitted like others. State: the derivations by their heads,
-# 16 bytes each beside tags and index, and 32 bytes per row of U with its place in the step. Cost:
-# the derivations that came, went or became those of a row in U. It always ends, as U contains only
-# rows of the fixpoint.
+# that derives A in a cycle is deleted only with it. Derivations without bodies have the number
+# `NOTHING`, which is no row's, so their ranges are emitted like others. State: the derivations by
+# their heads, 16 bytes each beside tags and index, and 32 bytes per row of U with its place in the
+# step. Cost: the derivations that changed or became those of a row in U. It always terminates, as U
+# contains only rows of the fixpoint.
 
 _RANK = "impctl/rank"
 _NO_LIMITS = Limits(rounds=sys.maxsize, rows=sys.maxsize)
 
 
 class Backward(FixpointOperator):
-    """Its inputs are rows of A, with a number in the column `ROW`, and derivations with so many
+    """Its inputs are rows of A, with a number in the column `ROW`, and derivations with this many
     `accesses`."""
 
     def __init__(self, name: str, accesses: int) -> None:
@@ -468,8 +466,8 @@ class Backward(FixpointOperator):
 # table rows used; the change is that of the fixpoint's last step. Any row may matter above, so
 # these ranges are counted at the root on their own branch, like the first rows of a top-k (decision
 # 0015). Where rows have numbers, heads and bodies are output too, to be followed back first
-# (`Backward`). No state. Cost: the derivations that came or went. A row that leaves and returns in
-# one step takes its derivations back: weights of either sign, which cancel where they are counted.
+# (`Backward`). No state. Cost: the changed derivations. A row deleted and reinserted in one step
+# retracts its derivations: weights of either sign, which cancel where they are counted.
 
 
 class LineageOperator(Operator):

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Rows of a fixpoint that come and go, followed by the step's operators. Law: a row that goes takes
-# back the derivations it is part of, a row that comes adds them; each is counted at its head and
+# Inserted and deleted rows of a fixpoint, followed by the step's operators. Law: a deleted row
+# retracts the derivations it is part of, an inserted row adds them; each is counted at its head and
 # emitted. `CircuitMoves` steps the operators once per front of rows; `single_join` does the same
 # for a step that is one join.
 
 Dismiss = Callable[[int], bool]
-"""Called before so many rows are deleted: whether they may be; counts them."""
+"""Called before this many rows are deleted: whether they may be; counts them."""
 Admit = Callable[[int], int]
-"""Called before so many rows are inserted: their rank; counts them, and applies the limits."""
+"""Called before this many rows are inserted: their rank; counts them and applies the limits."""
 
 
 class DerivationTags:
@@ -84,8 +84,8 @@ class DerivationTags:
 def tags_of_all(
     accesses: tuple[int, int], rows: int, tags: Sequence[Tags], *, of_base: bool
 ) -> tuple[Tags, ...]:
-    """A tag per access, the base's first, of so many rows of the base or of the step; those of the
-    other part are empty."""
+    """A tag per access, the base's first, for `rows` rows of the base or step; those of the other
+    part are empty."""
     none = tuple(no_ranges(rows) for _ in range(accesses[1 if of_base else 0]))
     return (*tags, *none) if of_base else (*none, *tags)
 
@@ -96,7 +96,7 @@ def with_all_tags(batch: Batch, accesses: tuple[int, int], *, of_base: bool) -> 
 
 
 class TagsAtEnd(DerivationTags):
-    """Derivations with all their columns: the report is made of all of them at `end`."""
+    """Derivations with all their columns, all reported at `end`."""
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
         if len(batch):
@@ -104,8 +104,8 @@ class TagsAtEnd(DerivationTags):
 
 
 class CircuitMoves:
-    """One step of a fixpoint over the rows that it touches, by the operators of a step with so many
-    `inputs`."""
+    """One step of a fixpoint over the rows that it touches, by the operators of a step with this
+    many `inputs`."""
 
     def __init__(
         self,
@@ -157,15 +157,15 @@ class CircuitMoves:
 # The derivation by which each row of a fixpoint is kept, where one is enough. Law: of the
 # derivations whose bodies all have a lower rank than the row, one without a body is chosen if there
 # is one, and of these the one with the least ranges, access by access. So the row's choice uses
-# only rows that were there before it; over the table rows in these ranges all rows are derived
-# again, by induction on their ranks. Ranks depend on the order of changes: the choice is a function
-# of the state, not of the tables, so it can be taken back later. State: every derivation whose
-# bodies are in the fixpoint, once, with its weight, its tags and the highest rank of its bodies.
-# Cost: the derivations of the rows touched, including unchanged ones.
+# only rows inserted before it; over the table rows in these ranges all rows are derived again, by
+# induction on their ranks. Ranks depend on the order of changes: the choice is a function of the
+# state, not of the tables, so it can be retracted later. State: every derivation whose bodies are
+# in the fixpoint, once, with its weight, its tags and the highest rank of its bodies. Cost: the
+# derivations of the rows touched, including unchanged ones.
 
 
 class ChosenDerivations:
-    """The derivations of rows of `columns`, between two steps; each carries so many tags."""
+    """The derivations of rows of `columns`, between two steps; each carries this many tags."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _Held(Struct, frozen=True):
 
     @classmethod
     def of(cls, parts: Sequence[Batch], owners: Ints, rank: AttributeId, before: int) -> _Held:
-        """Those of these batches, of which the first so many are the old ones."""
+        """Those of these batches; the first `before` are the old ones."""
         batch = stacked_batches([part for part in parts if len(part)])
         ranks = batch.columns[rank].values
         orders = ((ranks >= 0).astype(np.int64), *map(_order_of, batch.tags))
@@ -318,10 +318,10 @@ def _bytes_of(sets: SetTags) -> pa.Array:
 
 # The common part of operators whose rows are derived from their own rows by an inner step. Law: the
 # step is a circuit of ordinary operators. Rows of T enter its first input without tags and with a
-# stamp, a column of its own: the rank at which they came in, or their level. Rows of the base and
-# of the step are derivations, each with the tags of all accesses, the base's first. While a query
-# fills, derivations wait, so that T is computed once, from all rows. State is the subclass's and
-# that of the step's operators.
+# stamp, a column of its own: the rank at which they were inserted, or their level. Rows of the base
+# and of the step are derivations, each with the tags of all accesses, the base's first. While a
+# query fills, derivations wait, so that T is computed once, from all rows. State is the subclass's
+# and that of the step's operators.
 
 NO_BODY = -1  # The stamp of a derivation that uses no row of T: below all others
 

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 # The values of keys after a step, each settled about once: deletions first, then by value. Law: a
 # key has the least derived value, or none; its `low` is the weight of the derivations of that value
-# that have a lower rank. First, keys without a derivation of lower rank go, with what depended on
-# them; for each, the best remaining derivation is looked up once. Then values spread along links,
-# least first, in rounds of a rank each. No link has a negative offset, so a value derived from an
-# improved key is beaten by its new derivation. `links` are all links; changes of the base and of
-# links are given first (`Derivations`). Cost: what went, came or changed, and its derivations.
+# that have a lower rank. First, keys without a derivation of lower rank are deleted, with their
+# dependents; for each, the best remaining derivation is looked up once. Then values spread along
+# links, least first, in rounds of a rank each. No link has a negative offset, so a value derived
+# from an improved key is beaten by its new derivation. `links` are all links; changes of the base
+# and of links are given first (`Derivations`). Cost: the changes and their derivations.
 
 _AT_ONCE = 64  # Keys that are followed whatever their values: a round takes longer than they do
 _PART = 4
@@ -109,7 +109,7 @@ class Settling:
         them."""
         rows, links = self._rows, self._links
         front = self._take(self._found, self._bodies)
-        gone = [front]
+        withdrawn = [front]
         while len(front):
             values = rows.values
             values[RANKED, front] = -values[RANKED, front]
@@ -118,8 +118,8 @@ class Settling:
             values = rows.values
             self._lost.append(Derivations(head, values[BEST, body] + offset, -net))
             front = self._take(self._lost[-1], -values[RANKED, body])
-            gone.append(front)
-        return np.concatenate(gone)
+            withdrawn.append(front)
+        return np.concatenate(withdrawn)
 
     def _take(self, derivations: Derivations, bodies: Ints) -> Ints:
         """Count derivations into the lows of their heads; the heads that are groundless then."""
@@ -265,8 +265,8 @@ def _summed(parts: list[Derivations]) -> Derivations:
 # A step over keys and their values, from its changes to stored state. Law: state and output are
 # those of the rounds of the step's operators (`BestFixpoint`), except for the numbers of ranks:
 # rows, derivations, best values, and both sides of the join. Nothing changes before the step is
-# sure to consist of integers alone. Cost: the derivations that came or went, and those of keys
-# whose value changed.
+# sure to consist of integers alone. Cost: the changed derivations, and those of keys whose value
+# changed.
 
 
 class ValuedChanges:
@@ -380,12 +380,12 @@ class ValuedChanges:
         links = self._links
         if not any(self._accesses):
             return [(None, ())]
-        source, place = links.columns[SOURCE, positions], links.columns[PLACE, positions]
+        source, rows = links.columns[SOURCE, positions], links.columns[PLACE, positions]
         result: list[tuple[Ints | None, tuple[Tags, ...]]] = []
         for number in range(links.sources):
             part = (source == number).nonzero()[0]
             if len(part):
-                tags = tuple(tag.take(place[part]) for tag in links.tags(number))
+                tags = tuple(tag.take(rows[part]) for tag in links.tags(number))
                 result.append((part, self._of_step(len(part), tags)))
         return result
 
@@ -396,7 +396,7 @@ class ValuedChanges:
             return
         counts = range(sum(self._accesses))
         self._tags = tuple(stacked([tags[index] for _, tags in parts]) for index in counts)
-        self._report = self._telling()
+        self._report = self._tags_to_report()
         keys = self._rows.codes[result.heads]
         columns = self._rows.row_columns(keys, result.values)
         rows = Batch(
@@ -404,7 +404,7 @@ class ValuedChanges:
         )
         self._stored.derived.add(rows, keys)
 
-    def _telling(self) -> Batch:
+    def _tags_to_report(self) -> Batch:
         if not any(self._accesses):
             return empty_batch(0)
         rows, result, moved = self._rows, self._every, self._moved
@@ -443,13 +443,13 @@ class ValuedChanges:
 
     def _keep_inside(self, touched: Ints, is_moved: Ints) -> None:
         values = self._rows.values
-        gone = touched[is_moved & (values[WAS + BEST, touched] != NONE)]
-        stay = touched[values[BEST, touched] != NONE]
-        slots = np.concatenate([gone, stay])
+        deleted = touched[is_moved & (values[WAS + BEST, touched] != NONE)]
+        present = touched[values[BEST, touched] != NONE]
+        slots = np.concatenate([deleted, present])
         if not len(slots):
             return
-        best = np.concatenate([values[WAS + BEST, gone], values[BEST, stay]])
-        is_in = np.arange(len(slots)) >= len(gone)
+        best = np.concatenate([values[WAS + BEST, deleted], values[BEST, present]])
+        is_in = np.arange(len(slots)) >= len(deleted)
         codes, columns = self._rows.rows(slots, best)
         order = ascending(codes)
         result = {
@@ -468,7 +468,7 @@ class ValuedChanges:
             if len(slots):
                 columns = self._columns(slots, index + BEST)
                 columns[self._rank] = Vector(LONG, values[index + RANKED, slots])
-                of_side = {name: columns[own] for name, own in step.rows.items()}
+                of_side = {name: columns[source] for name, source in step.rows.items()}
                 parts.append(Batch(of_side, np.full(len(slots), sign, dtype=np.int64), ()))
         if parts:
             step.join.take_in(step.side, stacked_batches(parts), pairs)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 NUMBER = "number"  # The column of numbers in the state
 
-Fresh = Callable[[int], Ints]  # Gives so many unused numbers
+Fresh = Callable[[int], Ints]  # Returns this many unused numbers
 
 
 class AssignedNumbers(Struct, frozen=True):
     """The number of each row, shape (rows,), and the numbers whose last copy was deleted."""
 
     numbers: Ints
-    gone: Ints
+    deleted: Ints
 
 
 class _NumberedIndex:
@@ -113,16 +113,16 @@ class RowNumbers(_NumberedIndex):
         if not len(result.owners):
             return numbers, copies
         # A lookup returns a row and its negative until the index cancels them.
-        given = result.rows.columns[NUMBER].values
-        order = np.lexsort((given, result.owners))
-        owners, given = result.owners[order], given[order]
+        row_numbers = result.rows.columns[NUMBER].values
+        order = np.lexsort((row_numbers, result.owners))
+        owners, row_numbers = result.owners[order], row_numbers[order]
         is_first = np.ones(len(order), dtype=np.bool_)
-        is_first[1:] = (owners[1:] != owners[:-1]) | (given[1:] != given[:-1])
+        is_first[1:] = (owners[1:] != owners[:-1]) | (row_numbers[1:] != row_numbers[:-1])
         first = is_first.nonzero()[0]
         sums = np.add.reduceat(result.rows.weights[order], first)
-        there = first[sums > 0]
-        numbers[owners[there]] = given[there]
-        copies[owners[there]] = sums[sums > 0]
+        present = first[sums > 0]
+        numbers[owners[present]] = row_numbers[present]
+        copies[owners[present]] = sums[sums > 0]
         return numbers, copies
 
 
@@ -325,8 +325,8 @@ class LevelledRows:
 
 # Slots for the keys of one step: numbers from 0 up, in order of arrival. Law: equal keys, as in
 # GROUP BY, have one slot; codes are those of `data.keys`. Cost: each key is looked up once in the
-# stored state; looking up slots sorts the keys that came since, in parts that each key is merged
-# into a logarithmic number of times.
+# stored state; looking up slots sorts the keys added since, in parts that each key is merged into a
+# logarithmic number of times.
 
 _ROOM = 16
 
@@ -582,8 +582,8 @@ class TouchedRows(Slots):
             parts.append(self._ranked(slots, weight, rank, index))
         return stacked_or_empty(parts, 0)
 
-    def gone(self) -> Ints:
-        """Those that were in the fixpoint and are not now."""
+    def deleted(self) -> Ints:
+        """The rows that were in the fixpoint and no longer are."""
         ranks = self.values[:, : self.count]
         result: Ints = ((ranks[WAS + RANK] > 0) & (ranks[RANK] == 0)).nonzero()[0]
         return result
@@ -693,16 +693,16 @@ class NumberedFixpointRows(RankedRows):
         return tagged(rows, self._numbers()) if len(rows) else empty_batch(1)
 
     def take(self, count: int, touched: Ints) -> Ints:
-        """So many unused numbers; `touched` are those of the rows of the step. UnsupportedError
+        """This many unused numbers; `touched` are those of the rows of the step. UnsupportedError
         where not enough are left."""
         fresh = min(count, self.most - self.last)
-        given = np.arange(self.last + 1, self.last + 1 + fresh, dtype=np.int64)
+        unused = np.arange(self.last + 1, self.last + 1 + fresh, dtype=np.int64)
         self.last += fresh
         if fresh == count:
-            return given
+            return unused
         left = count - fresh
         if left > len(self._free):
-            used = np.concatenate([self._numbers(), touched, given])
+            used = np.concatenate([self._numbers(), touched, unused])
             every = np.arange(1, self.most + 1, dtype=np.int64)
             self._free = np.setdiff1d(every, used)
         if left > len(self._free):
@@ -713,7 +713,7 @@ class NumberedFixpointRows(RankedRows):
                 hint="remove `lineage: answer`",
             )
         again, self._free = self._free[:left], self._free[left:]
-        return np.concatenate([given, again])
+        return np.concatenate([unused, again])
 
     def _numbers(self) -> Ints:
         run = self.arrangement.whole()

@@ -71,17 +71,19 @@ class JoinedStep(Struct, frozen=True):
 
 
 class Projections:
-    """The projections of a step from one position down, and what stands `at` their end: a source or
+    """The projections of a step from one position down, and the `position` below them: a source or
     another operator."""
 
-    def __init__(self, step: Circuit, at: int) -> None:
+    def __init__(self, step: Circuit, position: int) -> None:
         operators = tuple(step)
         self._outputs: list[Mapping[AttributeId, Expr]] = []
-        self.at = at
-        while self.at >= 0 and isinstance(operator := operators[self.at], ProjectOperator):
+        self.position = position
+        while self.position >= 0 and isinstance(
+            operator := operators[self.position], ProjectOperator
+        ):
             self._outputs.append(dict(operator.outputs))
-            (self.at,) = step.wires[self.at]
-        result = operators[self.at] if self.at >= 0 else None
+            (self.position,) = step.wires[self.position]
+        result = operators[self.position] if self.position >= 0 else None
         self.join = result if isinstance(result, JoinOperator) and not result.reads else None
 
     @property
@@ -113,14 +115,14 @@ def ends_of(
 ) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
     """The fixpoint's side of the join, and the origins of that side's columns; None where `above`,
     the join and projections of that side are not the whole step."""
-    ends = [Projections(step, wire) for wire in step.wires[above.at]]
-    side = 0 if ends[0].at == _ROWS else 1
-    own, table = ends[side], ends[1 - side]
-    if (own.at, table.at, table.count) != (_ROWS, _TABLE, 0):
+    ends = [Projections(step, wire) for wire in step.wires[above.position]]
+    side = 0 if ends[0].position == _ROWS else 1
+    recursive, table = ends[side], ends[1 - side]
+    if (recursive.position, table.position, table.count) != (_ROWS, _TABLE, 0):
         return None
-    if above.count + 1 + own.count != len(tuple(step)):
+    if above.count + 1 + recursive.count != len(tuple(step)):
         return None
-    origins = own.origins(join.sides[side].columns)
+    origins = recursive.origins(join.sides[side].columns)
     return None if origins is None else (side, origins)
 
 
@@ -170,9 +172,9 @@ def plain_step(
     ends = None if join is None else ends_of(step, above, join)
     if origins is None or join is None or ends is None:
         return None
-    side, own = ends
+    side, of_fixpoint = ends
     positions = {name: position for position, name in enumerate(names[:-1])} | {rank: _RANK}
-    rows = {name: positions[given] for name, given in own.items()}
+    rows = {name: positions[source] for name, source in of_fixpoint.items()}
     heads = _heads(names, origins, rows)
     keys = [rows[key] for key in join.sides[side].keys]
     if heads is None or _RANK in keys:
@@ -248,7 +250,7 @@ class StoredView(Struct, frozen=True):
     keys: tuple[Numbers, ...]
     values: tuple[Numbers | None, ...]
 
-    def place(self, first: int, key: tuple[int, ...]) -> int:
+    def find(self, first: int, key: tuple[int, ...]) -> int:
         """The position of a key with the code that begins at `first`; -1 where there is none."""
         code = self.codes[first]
         for position in range(first, len(self.codes)):
@@ -380,7 +382,7 @@ class ThinFronts:
             if position == length or codes[position] != code:
                 continue
             if not self._is_single:
-                position = view.place(position, values)
+                position = view.find(position, values)
                 if position < 0:
                     continue
             for now, was, column in zip(self._now, self._was, view.values, strict=True):
@@ -528,7 +530,7 @@ class ThinFronts:
 
     def _take(self, slot: int, span: _Span) -> None:
         number, view, start, end = span
-        heads, weights, source, place = self._found
+        heads, weights, source, places = self._found
         known = self._known
         if self._column >= 0 and end - start == 1:
             key = view.columns[self._column][start]
@@ -536,14 +538,14 @@ class ThinFronts:
             heads.append(self._slot_of(key) if head is None else head)
             weights.append(view.weights[start])
             source.append(number)
-            place.append(start)
+            places.append(start)
             return
         for key in self._keys(slot, span):
             head = known.get(key)
             heads.append(self._slot_of(key) if head is None else head)
         weights += view.weights[start:end].tolist()
         source += repeat(number, end - start)
-        place += range(start, end)
+        places += range(start, end)
 
     def _keys(self, slot: int, span: _Span) -> Any:
         _, view, start, end = span
@@ -677,9 +679,9 @@ class JoinedMoves(CircuitMoves):
         if not len(moved):
             join.take_in(side, moved, pairs)
             return
-        gone = touched.gone()
-        if len(gone):
-            first, last = touched.values[FIRST, gone], touched.values[LAST, gone]
+        deleted = touched.deleted()
+        if len(deleted):
+            first, last = touched.values[FIRST, deleted], touched.values[LAST, deleted]
             result = partners.values[:, slice_positions(first, last)[0]]
             result[WEIGHTS] *= -1
             self._report_tags(result)
@@ -703,12 +705,12 @@ class JoinedMoves(CircuitMoves):
             self._report.add(weights[start:end], some)
 
     def _derived(self, slots: Ints) -> tuple[Ints, Ints]:
-        """What these rows derive: which of them each derivation uses, and the derivations."""
+        """The derivations from these rows, and which of them each uses (first)."""
         plain, columns, names = self._plain, self._touched.columns, self._plain.names
         keys = [columns[position].take(slots) for position in plain.key_places]
         is_by_code = plain.is_of_numbers and keys[0].valid is None
         order, codes = when_many(keys[0].values if is_by_code else key_codes(keys, len(slots)))
-        owned, parts, taken = [], [], []
+        owned, parts, selected = [], [], []
         for source, run in enumerate(self._runs):
             asking, first, last = run.slices_of_known(codes)
             if not len(asking):
@@ -727,14 +729,16 @@ class JoinedMoves(CircuitMoves):
             part[WEIGHTS], part[SOURCE], part[PLACE] = batch.weights[places], source, places
             owned.append(owners)
             parts.append(part)
-            taken.append([batch.columns[name].take(places) for name in names])
+            selected.append([batch.columns[name].take(places) for name in names])
         if not parts:
             nothing = np.zeros((4, 0), dtype=np.int64)
             return nothing[HEADS], nothing
         owners, result = owned[0], parts[0]
         if len(parts) > 1:
             owners, result = np.concatenate(owned), np.concatenate(parts, axis=1)
-        theirs = dict(zip(names, (concat(list(c)) for c in zip(*taken, strict=True)), strict=True))
+        theirs = dict(
+            zip(names, (concat(list(c)) for c in zip(*selected, strict=True)), strict=True)
+        )
         bodies = slots[owners]
         heads = [
             columns[position].take(bodies) if name is None else theirs[name]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 # Changes of the keys of a node. Law: a key's value is the sum over its tuples; its best value is
 # the best of its living tuples. Only keys whose value changed are written. In bits mode, and above
-# edges of existence, a parent only sees a first row that came or a last one that went. At the root
+# edges of existence, a parent only sees the first row inserted or the last one deleted. At the root
 # each touched tuple gets the number of its group, which stays the same while the group has a tuple.
 
 

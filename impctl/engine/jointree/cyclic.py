@@ -32,7 +32,7 @@ Places = tuple[int, ...]
 class Probed(Struct, frozen=True):
     """One input: its columns, the class of some of them, and the number of its sketched accesses.
     `classes` are (class, place in `columns`), ascending, each class once. Inputs of one `store`
-    have the same rows in every batch, their columns alike place by place."""
+    have the same rows in every batch, with the same columns at the same positions."""
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     classes: tuple[tuple[Class, int], ...]
@@ -44,10 +44,12 @@ class Probed(Struct, frozen=True):
         return frozenset(class_ for class_, _ in self.classes)
 
     def column_of(self, class_: Class) -> AttributeId:
-        return next(self.columns[position][0] for own, position in self.classes if own == class_)
+        return next(
+            self.columns[position][0] for other, position in self.classes if other == class_
+        )
 
-    def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
-        """The classes of `bound` that it has, and their columns, ascending by place."""
+    def lookup_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
+        """The classes of `bound` that it has, and their columns, ascending by position."""
         shared = sorted((index, class_) for class_, index in self.classes if class_ in classes)
         return tuple(class_ for _, class_ in shared), tuple(position for position, _ in shared)
 
@@ -69,13 +71,15 @@ class Circle(Struct, frozen=True):
         InvariantError where none does."""
         bound = self.bound_by(joined)
         left = [index for index in range(len(self.inputs)) if index not in joined]
-        whole = [index for index in left if self.inputs[index].bound <= bound]
-        some = whole[:1] or [index for index in left if self.inputs[index].bound & bound]
-        if left and not some:
+        bound_inputs = [index for index in left if self.inputs[index].bound <= bound]
+        candidates = bound_inputs[:1] or [
+            index for index in left if self.inputs[index].bound & bound
+        ]
+        if left and not candidates:
             raise InvariantError("inputs that are probed are connected by equal columns")
-        return tuple(some)
+        return tuple(candidates)
 
-    def asked(self) -> Iterator[tuple[int, Places]]:
+    def lookups(self) -> Iterator[tuple[int, Places]]:
         """Every input with the columns of its lookups, each once."""
         result: set[tuple[int, Places]] = set()
         waiting = [frozenset({index}) for index in range(len(self.inputs))]
@@ -84,7 +88,7 @@ class Circle(Struct, frozen=True):
             joined = waiting.pop()
             bound = self.bound_by(joined)
             for index in self.following(joined):
-                result.add((index, self.inputs[index].asked_by(bound)[1]))
+                result.add((index, self.inputs[index].lookup_by(bound)[1]))
                 more = joined | {index}
                 if more not in seen:
                     seen.add(more)
@@ -131,12 +135,12 @@ class Stores:
         self.circle = circle
         self._name = name
         self._members = circle.stores()
-        asked: dict[int, dict[Places, None]] = {index: {} for index in range(len(self._members))}
-        for index, positions in circle.asked():
-            asked[circle.inputs[index].store][positions] = None
+        lookups: dict[int, dict[Places, None]] = {index: {} for index in range(len(self._members))}
+        for index, positions in circle.lookups():
+            lookups[circle.inputs[index].store][positions] = None
         self.indexes = {
             store: {positions: self.index(store, positions) for positions in sorted(sets)}
-            for store, sets in asked.items()
+            for store, sets in lookups.items()
         }
 
     def index(self, store: int, positions: Places) -> RowIndex:
@@ -158,10 +162,11 @@ class Stores:
         """Rows of a store with the names of one of its inputs."""
         if not len(rows):
             return empty_batch(self.circle.inputs[index].accesses)
-        own = self.circle.inputs[index].columns
+        input_columns = self.circle.inputs[index].columns
         first = self.circle.inputs[self._members[self.circle.inputs[index].store][0]].columns
         columns = {
-            column: rows.columns[name] for (column, _), (name, _) in zip(own, first, strict=True)
+            column: rows.columns[name]
+            for (column, _), (name, _) in zip(input_columns, first, strict=True)
         }
         return Batch(columns, rows.weights, rows.tags)
 
@@ -180,9 +185,13 @@ class Stores:
     def _kept(self, store: int, index: int, batch: Batch) -> Batch:
         """The rows that some input can use, with the names of the store's first input."""
         members = self._members[store]
-        own, first = self.circle.inputs[index].columns, self.circle.inputs[members[0]].columns
+        input_columns, first = (
+            self.circle.inputs[index].columns,
+            self.circle.inputs[members[0]].columns,
+        )
         columns = {
-            name: batch.columns[column] for (column, _), (name, _) in zip(own, first, strict=True)
+            name: batch.columns[column]
+            for (column, _), (name, _) in zip(input_columns, first, strict=True)
         }
         known = np.ones(len(batch), dtype=np.bool_)
         for position in needed_places(self.circle, members):
@@ -200,7 +209,7 @@ class Arriving:
         self.new = 0
         self._stores = stores
         self._rows = tuple(rows)
-        self._made: dict[tuple[int, Places], RowIndex] = {}
+        self._new_indexes: dict[tuple[int, Places], RowIndex] = {}
 
     def rows_of(self, index: int) -> Batch | None:
         rows = self._rows[self._stores.circle.inputs[index].store]
@@ -218,10 +227,10 @@ class Arriving:
         if rows is None or position >= self.new:
             return result
         key = store, positions
-        if key not in self._made:
-            index = self._made[key] = self._stores.index(store, positions)
+        if key not in self._new_indexes:
+            index = self._new_indexes[key] = self._stores.index(store, positions)
             index.add(rows, index.codes_of(rows))
-        return [*result, self._made[key]]
+        return [*result, self._new_indexes[key]]
 
     def count(self, position: int, positions: Places, codes: Ints) -> Ints:
         """An upper bound on the rows of an input per key; shape (n,)."""
@@ -241,7 +250,7 @@ class Arriving:
 
 
 # Partial rows of a cycle that grow, input by input, to joined rows. Law: a partial row and its
-# extensions stand for all joined rows that contain it. Each row is extended by the input with the
+# extensions represent all joined rows that contain it. Each row is extended by the input with the
 # fewest matches; an input whose columns are all bound comes first. So a triangle costs the smaller
 # of two degrees. At most `LOT` rows are extended at once, which bounds memory. Rows with NULL are
 # dropped where the class does not match NULL.
@@ -294,8 +303,8 @@ class Partial(Struct, frozen=True):
         for index in sorted(self.rows):
             rows, which = self.rows[index]
             names = [name for name, _ in self.circle.inputs[index].columns]
-            wanted = {n: rows.columns[n] for n in names if n in self.circle.outputs}
-            part = Batch(wanted, rows.weights, rows.tags)
+            outputs = {n: rows.columns[n] for n in names if n in self.circle.outputs}
+            part = Batch(outputs, rows.weights, rows.tags)
             part = part if which is None else part.take(which)
             columns.update(part.columns)
             weights = weights * part.weights
@@ -343,7 +352,7 @@ def _divided(
 
 def _keyed(partial: Partial, index: int) -> tuple[Places, Ints, list[Vector]]:
     """The columns by which the input joins the rows, and the codes and keys of the rows."""
-    classes, places = partial.circle.inputs[index].asked_by(partial.bound)
+    classes, places = partial.circle.inputs[index].lookup_by(partial.bound)
     keys = [partial.value_of(class_) for class_ in classes]
     return places, key_codes(keys, len(partial)), keys
 

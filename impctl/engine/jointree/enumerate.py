@@ -1,4 +1,4 @@
-"""Joined rows of a join tree, enumerated for the keys that are asked for."""
+"""Joined rows of a join tree, enumerated for the requested keys."""
 
 from __future__ import annotations
 
@@ -78,21 +78,21 @@ class JoinedTree:
         stored = self._needed(start, tuples.take(positions).columns)
         rows = _PartialRows(np.abs(weights), stored, {}, np.sign(weights))
         reached = [(start, -1)]
-        for here, before in reached:
-            for there in self._beside(here):
-                if there != before:
-                    rows = self._extended(rows, here, there)
-                    reached.append((there, here))
-            rows = rows.without(here, [shown.column for shown in self.shown if shown.node == here])
+        for node, previous in reached:
+            for neighbor in self._neighbors(node):
+                if neighbor != previous:
+                    rows = self._extended(rows, node, neighbor)
+                    reached.append((neighbor, node))
+            rows = rows.without(node, [shown.column for shown in self.shown if shown.node == node])
         columns = {column.name: self._column(rows, column) for column in self.shown}
         return Batch(columns, rows.weights * rows.signs, ())
 
-    def _beside(self, index: int) -> Iterator[int]:
+    def _neighbors(self, index: int) -> Iterator[int]:
         links = self.nodes[index].node.links
         yield from (link.child for link in links if link.edge not in NO_SLOTS)
         if index in self.parents:
-            parent, place = self.parents[index]
-            if self.nodes[parent].node.links[place].edge not in NO_SLOTS:
+            parent, position = self.parents[index]
+            if self.nodes[parent].node.links[position].edge not in NO_SLOTS:
                 yield parent
 
     def _names(self, index: int) -> Iterator[AttributeId]:
@@ -105,34 +105,34 @@ class JoinedTree:
     def _needed(self, index: int, columns: Columns) -> _NodeColumns:
         return {(index, name): columns[name] for name in self._names(index)}
 
-    def _extended(self, rows: _PartialRows, here: int, there: int) -> _PartialRows:
-        above, place = self.parents.get(here, (-1, -1))
-        child = place if above == there else None
+    def _extended(self, rows: _PartialRows, node: int, neighbor: int) -> _PartialRows:
+        parent, position = self.parents.get(node, (-1, -1))
+        child = position if parent == neighbor else None
         if child is None:
-            place = self.parents[there][1]
-            is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
-            asking, keys = self._key_below(rows, here, place)
+            position = self.parents[neighbor][1]
+            is_padded = self.nodes[node].node.links[position].edge is Edge.LEFT
+            asking, keys = self._key_below(rows, node, position)
         else:
             is_padded, asking = False, np.arange(len(rows))
-            keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
+            keys = [rows.columns[node, name] for name in self.nodes[node].node.key]
         grouping = group_rows(keys, len(asking))
         left = np.ones(len(rows), dtype=np.bool_)
         parts: list[_PartialRows] = []
         if grouping.groups:
             leaders = [key.take(grouping.first) for key in keys]
-            result = _tuples_by_key(self.nodes[there], child, grouping.codes, leaders)
+            result = _tuples_by_key(self.nodes[neighbor], child, grouping.codes, leaders)
             extended, places = _matched(asking, grouping, result)
             left[extended] = False
             if len(extended):
-                stored = self._needed(there, result.columns)
+                stored = self._needed(neighbor, result.columns)
                 parts.append(_joined(rows.take(extended), places, result, stored))
-        is_absent = rows.absent.get(here, _nobody(rows))
+        is_absent = rows.absent.get(node, _nobody(rows))
         if not is_padded and bool((left & ~is_absent).any()):
             raise disagreement(
                 "A row of a join has no match, although the stored state counted one"
             )
         if bool(left.any()):
-            parts.append(self._padded(rows.take(left.nonzero()[0]), there))
+            parts.append(self._padded(rows.take(left.nonzero()[0]), neighbor))
         return parts[0] if len(parts) == 1 else _both(*parts)
 
     def _key_below(
@@ -209,13 +209,13 @@ class _FoundTuples(Struct, frozen=True):
 
     owners: Ints
     columns: Columns
-    own: Ints
+    counts: Ints
 
 
 def _tuples_by_key(
     node: TreeNodeState, child: int | None, codes: Ints, keys: Sequence[Vector]
 ) -> _FoundTuples:
-    """The live tuples of a node by the key of a child, given by its place; without one the alive
+    """The live tuples of a node by the key of a child, given by its position; without one the alive
     tuples by the node's own key. Each comes once, though an index may return some twice."""
     columns: Columns
     index = node.up if child is None else node.by[child]
@@ -233,17 +233,19 @@ def _tuples_by_key(
     grouping = group_rows(vectors, len(owners))
     first = grouping.first
     tuples = Tuples(grouping.codes, {name: columns[name].take(first) for name in node.order})
-    own, is_alive = alive_of(node, tuples, must_be_wanted=child is not None)
+    counts, is_alive = alive_of(node, tuples, must_be_wanted=child is not None)
     positions = is_alive.nonzero()[0]
     owners = owners[first[positions]]
     order = np.argsort(owners, kind="stable")
-    return _FoundTuples(owners[order], tuples.take(positions[order]).columns, own[positions[order]])
+    return _FoundTuples(
+        owners[order], tuples.take(positions[order]).columns, counts[positions[order]]
+    )
 
 
-def own_of(node: TreeNodeState, tuples: Tuples) -> Ints:
+def row_counts(node: TreeNodeState, tuples: Tuples) -> Ints:
     located = node.tuples.find(tuples.codes, tuples.vectors(node.order) if len(tuples) else ())
-    own: Ints = node.tuples.read(located, {ROWS: np.int64})[ROWS]
-    return own
+    counts: Ints = node.tuples.read(located, {ROWS: np.int64})[ROWS]
+    return counts
 
 
 def alive_of(node: TreeNodeState, tuples: Tuples, *, must_be_wanted: bool) -> tuple[Ints, Bools]:
@@ -251,16 +253,16 @@ def alive_of(node: TreeNodeState, tuples: Tuples, *, must_be_wanted: bool) -> tu
     `must_be_wanted` whether it is live."""
     if not len(tuples):
         return tuples.codes, np.zeros(0, dtype=np.bool_)
-    own = own_of(node, tuples)
+    counts = row_counts(node, tuples)
     below = [node.below(index, tuples, None)[1] for index in range(len(node.children))]
-    alive = node.alive_of({ROWS: own}, below)
+    alive = node.alive_of({ROWS: counts}, below)
     if must_be_wanted and node.has_keys:
         keys = tuples.vectors(node.node.key)
         grouping = group_rows(keys, len(tuples))
         located = node.live.find(grouping.codes, [key.take(grouping.first) for key in keys])
-        wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
-        alive = alive & wanted[grouping.index()]
-    return own, alive
+        is_wanted = node.live.read(located, {LIVE: np.int64})[LIVE] > 0
+        alive = alive & is_wanted[grouping.index()]
+    return counts, alive
 
 
 def _matched(asking: Ints, grouping: Grouping, result: _FoundTuples) -> tuple[Ints, Ints]:
@@ -284,14 +286,14 @@ def _joined(
 ) -> _PartialRows:
     """The rows with their matching tuples, repeated by the tuples' rows."""
     columns = {name: column.take(positions) for name, column in columns_of_node.items()}
-    weights = product([rows.weights, result.own[positions]])
+    weights = product([rows.weights, result.counts[positions]])
     return _PartialRows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
 
 # The change of a tree's joined rows when one input changes. Law: the joined rows of the tree after
-# the change minus those before. They are found from tuples whose own rows came or went, from tuples
+# the change minus those before. They are found from tuples whose own rows changed, from tuples
 # above the uppermost edge of existence that became or ceased to be alive, and at each left edge
-# above from tuples whose last partner went or first one came (for the row padded with NULL).
+# above from tuples that lost their last partner or got a first one (for the row padded with NULL).
 # Deleted rows are looked up in the tree before, inserted ones in the tree after, so only live
 # tuples are followed. Cost: those rows, and the touched tuples.
 
@@ -302,8 +304,8 @@ class TreeChange(Struct, frozen=True):
 
     before: JoinedTree
     after: JoinedTree
-    at: int
-    seen: Sequence[TouchedNode | None]
+    changed: int
+    touched: Sequence[TouchedNode | None]
 
     def rows(self) -> list[Batch]:
         result = []
@@ -318,24 +320,24 @@ class TreeChange(Struct, frozen=True):
         """Tuples to begin with, their node, and how many rows of each were inserted or deleted."""
         # The node above the change with the uppermost semi or anti edge.
         top = None
-        for index, _, edge in self._above(self.at):
+        for index, _, edge in self._above(self.changed):
             top = index if edge in NO_SLOTS else top
         if top is None:
-            tuples = self._touched(self.at)
-            had, has = (own_of(tree.nodes[self.at], tuples) for tree in self._both)
-            yield tuples, self.at, has - had
+            tuples = self._touched(self.changed)
+            had, has = (row_counts(tree.nodes[self.changed], tuples) for tree in self._both)
+            yield tuples, self.changed, has - had
         else:
-            seen = self.seen[top]
-            if seen is not None:
-                signs = seen.is_alive.astype(np.int64) - seen.was_alive
-                yield seen.tuples, top, signs * own_of(self.after.nodes[top], seen.tuples)
-        for index, position, edge in self._above(self.at if top is None else top):
+            touched = self.touched[top]
+            if touched is not None:
+                signs = touched.is_alive.astype(np.int64) - touched.was_alive
+                yield touched.tuples, top, signs * row_counts(self.after.nodes[top], touched.tuples)
+        for index, position, edge in self._above(self.changed if top is None else top):
             if edge is not Edge.LEFT:
                 continue
             tuples = self._touched(index)
             result = [self._has_partner(tree, index, position, tuples) for tree in self._both]
             padded = result[0].astype(np.int64) - result[1]
-            yield tuples, index, padded * own_of(self.after.nodes[index], tuples)
+            yield tuples, index, padded * row_counts(self.after.nodes[index], tuples)
 
     @property
     def _both(self) -> tuple[JoinedTree, JoinedTree]:
@@ -345,12 +347,12 @@ class TreeChange(Struct, frozen=True):
         """The nodes above one, with the place of the link below and the kind of its edge."""
         parents = self.after.parents
         while index in parents:
-            index, place = parents[index]
-            yield index, place, self.after.nodes[index].node.links[place].edge
+            index, position = parents[index]
+            yield index, position, self.after.nodes[index].node.links[position].edge
 
     def _touched(self, index: int) -> Tuples:
-        seen = self.seen[index]
-        return Tuples(np.zeros(0, dtype=np.int64), {}) if seen is None else seen.tuples
+        touched = self.touched[index]
+        return Tuples(np.zeros(0, dtype=np.int64), {}) if touched is None else touched.tuples
 
     def _has_partner(self, tree: JoinedTree, index: int, position: int, tuples: Tuples) -> Bools:
         if not len(tuples):
@@ -379,7 +381,9 @@ class JoinedRows(Operator):
         self.form = (tree, self.shown)
         self._tree = Tree(tree)
         self._live = Live(self._tree)
-        self._at = {n.input: index for index, n in enumerate(tree.nodes) if n.input is not None}
+        self._node_of_input = {
+            n.input: index for index, n in enumerate(tree.nodes) if n.input is not None
+        }
         self._ranges: list[Batch] = []
 
     def step(self, *batches: Batch | None) -> Batch:
@@ -396,12 +400,12 @@ class JoinedRows(Operator):
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
         before = self.snapshot_copy()
-        inputs = [batch if index == number else None for index in range(len(self._at))]
+        inputs = [batch if index == number else None for index in range(len(self._node_of_input))]
         ran = self._tree.step(*inputs)
-        seen = [node.seen for node in self._tree.nodes]
+        touched = [node.seen for node in self._tree.nodes]
         self._ranges.append(self._live.step(None, ran))
         after = JoinedTree(self._tree.nodes, self.shown)
-        return TreeChange(before, after, self._at[number], seen).rows()
+        return TreeChange(before, after, self._node_of_input[number], touched).rows()
 
     def snapshot_copy(self) -> JoinedTree:
         nodes: list[TreeNodeState] = []

@@ -265,7 +265,7 @@ class TouchedNode(Struct, frozen=True):
 
 
 class TreeNodeState:
-    """The state of the node at `at`; `children` are those of its links, in their order."""
+    """The state of the node at `index`; `children` are those of its links, in order."""
 
     def __init__(self, tree: JoinTree, index: int, children: Sequence[TreeNodeState]) -> None:
         node = self.node = tree.nodes[index]

@@ -200,14 +200,14 @@ def _wanted(
         keys = candidates.tuples.vectors(node.node.key)
     grouping = group_rows(keys, len(candidates.tuples))
     leaders = grouping.leaders(keys)
-    was_wanted, is_wanted = _asked(node.live, grouping.codes, leaders, wishes)
+    was_wanted, is_wanted = _key_wishes(node.live, grouping.codes, leaders, wishes)
     if grouping.is_each_alone:
         return was_wanted, is_wanted
     index = grouping.index()
     return was_wanted[index], is_wanted[index]
 
 
-def _asked(
+def _key_wishes(
     live: KeyedState, codes: Ints, keys: Sequence[Vector], wishes: Wishes | None
 ) -> tuple[Bools, Bools]:
     """Whether each key was and is wanted; a key without a wish has not changed."""

@@ -165,12 +165,12 @@ def _is_whole(kind: SqlType) -> bool:
 
 class AliveChange(Struct, frozen=True):
     """The tuples of a step, `grouping` them by group. `signs` is +1 where a tuple became alive, -1
-    where it no longer is. `at` are their positions, `owners` the numbers of their groups."""
+    where it no longer is. `positions` are theirs, `owners` the numbers of their groups."""
 
     tuples: Tuples
     grouping: Grouping
     signs: Ints
-    at: Ints
+    positions: Ints
     owners: Ints
 
     @classmethod
@@ -195,11 +195,13 @@ class OnceColumn(Struct, frozen=True):
     parts: tuple[Accumulator, ...]
 
     def add(self, new: Values, old: Values, change: AliveChange) -> None:
-        column, at = change.tuples.columns[self.kept], change.at
+        column, positions = change.tuples.columns[self.kept], change.positions
         weights = np.zeros(len(change.tuples), dtype=np.int64)
-        if len(at):
-            crossings = self.values.crossings(change.owners, column.take(at), change.signs[at])
-            weights[at] = crossings
+        if len(positions):
+            crossings = self.values.crossings(
+                change.owners, column.take(positions), change.signs[positions]
+            )
+            weights[positions] = crossings
         for part in self.parts:
             new.update(part.add(old, part.delta(column, weights, change.grouping)))
 
@@ -244,14 +246,14 @@ class OrderedColumns:
 
     def add(self, new: Values, old: Values, change: AliveChange) -> None:
         """Count the tuples, and write to `new` how many of them have a value."""
-        kept_columns, at = change.tuples.columns, change.at
+        kept_columns, positions = change.tuples.columns, change.positions
         columns = {argument: kept_columns[kept] for argument, kept in self._kept.items()}
         for part in self.counts:
             delta = part.delta(columns[part.argument], change.signs, change.grouping)
             new.update(part.add(old, delta))
-        if len(at):
-            moved = {name: column.take(at) for name, column in columns.items()}
-            self.firsts.add(moved, change.owners, change.signs[at])
+        if len(positions):
+            selected = {name: column.take(positions) for name, column in columns.items()}
+            self.firsts.add(selected, change.owners, change.signs[positions])
 
 
 # Values of tuples and keys: products of counts, sums multiplied by counts, and their changes. Law:

@@ -77,7 +77,7 @@ def test_rows_keep_their_numbers_until_deleted() -> None:
         values, weights = zip(*rows, strict=True)
         column = from_arrow(pa.array(values, pa.float64()), DOUBLE)
         result = row_numbers.counted([column], np.array(weights, dtype=np.int64), fresh)
-        return result.numbers.tolist(), result.gone.tolist()
+        return result.numbers.tolist(), result.deleted.tolist()
 
     (zero, same_zero, odd, same_odd, null), deleted = counted(
         (0.0, 1), (-0.0, 1), (nan, 1), (-nan, 2), (None, 1)
@@ -163,7 +163,7 @@ def test_chosen_derivations_have_a_ground(seed: int) -> None:
             expected = {one for one in remaining if number == one.head}
         assert set(removed) == expected
         remaining -= expected
-        assert set(lazy.here()) == remaining
+        assert set(lazy.unused()) == remaining
     assert len(lazy) >= len(remaining), "there may be duplicates"
 
 
