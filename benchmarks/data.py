@@ -121,8 +121,8 @@ def make_data(requests: Sequence[DataRequest], folder: Path, reporter: Reporter)
     for request in requests:
         marker = folder / f".{request.name}.request.json"
         target = folder / request.name
-        wanted = request.text()
-        if _marked(marker) == wanted and target.is_dir():
+        requested = request.text()
+        if _marked(marker) == requested and target.is_dir():
             continue
         _clear(target, marker)
         try:
@@ -130,7 +130,7 @@ def make_data(requests: Sequence[DataRequest], folder: Path, reporter: Reporter)
             # First that it is ours, at the end that it is whole.
             marker.write_text("unfinished", encoding="utf-8")
             _write(request, folder, reporter)
-            marker.write_text(wanted, encoding="utf-8")
+            marker.write_text(requested, encoding="utf-8")
         except OSError as error:
             raise StorageError(
                 f"The table `{request.name}` could not be written: {error.strerror}",
@@ -176,7 +176,7 @@ def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
     example = OwnExample(request.example)
     source = None if request.source is None else Path(request.source)
     if example is not OwnExample.TPCH:
-        wanted = GenerateRequest(
+        requested = GenerateRequest(
             folder,
             example,
             table=request.name,
@@ -186,18 +186,18 @@ def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
             seed=request.seed,
             source=source,
         )
-        generate(wanted, reporter)
+        generate(requested, reporter)
         return
     target = folder / request.name
     if source is not None:
         generate(GenerateRequest(target, example, source=source, seed=request.seed), reporter)
         return
     with scratch_folder(TPCH_SCRATCH, folder) as scratch:
-        made = scratch / "made"
-        made.mkdir()
+        generated = scratch / "made"
+        generated.mkdir()
         reporter.step(f"running {_GENERATOR}")
-        _run_generator(made, request.scale_factor or 1.0)
-        generate(GenerateRequest(target, example, source=made, seed=request.seed), reporter)
+        _run_generator(generated, request.scale_factor or 1.0)
+        generate(GenerateRequest(target, example, source=generated, seed=request.seed), reporter)
 
 
 def _run_generator(folder: Path, scale_factor: float) -> None:
@@ -227,14 +227,14 @@ def _synthetic(spec: DataSpec, scale: float, seed: int, source: Path | None) -> 
     groups = int(_number(options, "groups", DEFAULT_GROUPS))
     if "per_group" in options:
         groups = max(1, rows // int(_number(options, "per_group", 1)))
-    own = int(_number(options, "seed", seed))
+    own_seed = int(_number(options, "seed", seed))
     return DataRequest(
         spec.name,
         spec.example,
         rows=rows,
         groups=groups,
         sort_rows=options.get("sorted") is True,
-        seed=own,
+        seed=own_seed,
     )
 
 
@@ -267,8 +267,8 @@ def _graph(spec: DataSpec, scale: float, seed: int, source: Path | None) -> Data
 
 def _social(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
     rows = max(round((spec.rows or DEFAULT_ROWS) * scale), spec.least)
-    own = int(_number(spec.options, "seed", seed))
-    return DataRequest(spec.name, spec.example, rows=rows, seed=own)
+    own_seed = int(_number(spec.options, "seed", seed))
+    return DataRequest(spec.name, spec.example, rows=rows, seed=own_seed)
 
 
 def _network(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
@@ -377,9 +377,9 @@ def _problems(spec: DataSpec) -> list[Problem]:
     ]
     for name in known:
         value = spec.options.get(name)
-        wanted = None if value is None else _wanted(name, value)
-        if wanted is not None:
-            text = f"Option `{name}` of `{spec.name}` must be {wanted}"
+        expected = None if value is None else _wanted(name, value)
+        if expected is not None:
+            text = f"Option `{name}` of `{spec.name}` must be {expected}"
             result.append(Problem(text, spec.location, f"correct `{name}`"))
     if {"groups", "per_group"} <= spec.options.keys():
         text = f"`{spec.name}` has both `groups` and `per_group`"

@@ -116,10 +116,10 @@ class SuiteCase(MeasuredCase, frozen=True, kw_only=True):
         """The column that identifies rows, named by the option `key`."""
         return self.text("key", "id")
 
-    def refuse(self, name: str, wanted: str) -> WorkloadError:
+    def refuse(self, name: str, expected: str) -> WorkloadError:
         """Make the error for an option that must be something else, such as "a ratio like
         `1U5Q`"."""
-        message = f"Option `{name}` of figure `{self.figure}` must be {wanted}"
+        message = f"Option `{name}` of figure `{self.figure}` must be {expected}"
         hint = f"correct `with.{name}`"
         return WorkloadError(self._wrong(), [Problem(message, self._place(name), hint)])
 

@@ -65,7 +65,7 @@ def _run_afresh(verb: str, scratch: Context, spec: QuerySpec) -> ProcessRun:
         command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
     )
     try:
-        said, complaints = launcher.communicate()
+        output, complaints = launcher.communicate()
     except BaseException:
         # Both processes of the session: the folder they work in is about to go.
         _kill(launcher)
@@ -76,7 +76,7 @@ def _run_afresh(verb: str, scratch: Context, spec: QuerySpec) -> ProcessRun:
             f"`impctl {verb}` in a separate process failed: {complaints.strip()[-500:]}",
             hint="run the suite again",
         )
-    peak, elapsed = said.split()
+    peak, elapsed = output.split()
     return ProcessRun(float(elapsed), int(peak))
 
 

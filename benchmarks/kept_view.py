@@ -44,12 +44,12 @@ class KeptView(Struct, frozen=True):
 
     def added(self, view: pa.Table, rows: pa.Table) -> pa.Table:
         """The view after these rows were inserted."""
-        asked = [
+        aggregates = [
             (figure.column or self.keys[0], _ARROW[type(figure.call)]) for figure in self.figures
         ]
-        change = rows.group_by(list(self.keys)).aggregate(asked)
+        change = rows.group_by(list(self.keys)).aggregate(aggregates)
         names = [figure.name for figure in self.figures]
-        change = change.select([f"{column}_{how}" for column, how in asked] + list(self.keys))
+        change = change.select([f"{column}_{how}" for column, how in aggregates] + list(self.keys))
         change = change.rename_columns([*names, *self.keys]).select([*self.keys, *names])
         both = pa.concat_tables([view, change.cast(view.schema)])
         merged = [(figure.name, _MERGED[type(figure.call)]) for figure in self.figures]
@@ -77,8 +77,8 @@ def kept_view(sql: str) -> KeptView | None:
         through.set("where", exp.Where(this=having.this))
     through.set("from_" if "from_" in select.args else "from", exp.From(this=exp.to_table(VIEW)))
     named = [exp.alias_(figure.call, figure.name) for figure in figures.values()]
-    made = exp.select(*keys, *named).from_(_table(select)).group_by(*keys)
-    texts = (made.sql(DIALECT), through.sql(DIALECT))
+    definition = exp.select(*keys, *named).from_(_table(select)).group_by(*keys)
+    texts = (definition.sql(DIALECT), through.sql(DIALECT))
     return KeptView(*texts, keys, tuple(figures.values()))
 
 

@@ -59,39 +59,39 @@ def _files(rows: int, groups: int, order: Order, files: int, seed: int) -> Itera
     placed = _placed(rows, groups, order, seed)
     for number in range(files):
         start, end = number * rows // files, (number + 1) * rows // files
-        at = np.arange(start, end) if placed is None else placed[start:end]
-        yield _rows(at, rows, groups, seed)
+        positions = np.arange(start, end) if placed is None else placed[start:end]
+        yield _rows(positions, rows, groups, seed)
 
 
-def _rows(at: Integers, rows: int, groups: int, seed: int) -> pa.Table:
-    a = at * groups // rows
+def _rows(positions: Integers, rows: int, groups: int, seed: int) -> pa.Table:
+    a = positions * groups // rows
     from_middle = (a + groups // 2) % groups
     in_no_order = _scattered(a, groups, seed)
     columns = {
-        "id": at,
+        "id": positions,
         "a": a,
-        "day": _days(at, seed),
-        "b": _drawn(at, seed, 1) * 100.0,
-        "p": _around(from_middle, groups, _drawn(at, seed, 2)),
-        "q": _around(in_no_order, groups, _drawn(at, seed, 3)),
+        "day": _days(positions, seed),
+        "b": _drawn(positions, seed, 1) * 100.0,
+        "p": _around(from_middle, groups, _drawn(positions, seed, 2)),
+        "q": _around(in_no_order, groups, _drawn(positions, seed, 3)),
     }
     return pa.table({name: pa.array(values) for name, values in columns.items()})
 
 
 def _placed(rows: int, groups: int, order: Order, seed: int) -> Integers | None:
     """The number of the row at each place; None where that is the place itself."""
-    at = np.arange(rows)
+    positions = np.arange(rows)
     match order:
         case Order.SORTED:
             return None
         case Order.RANDOM:
             return np.random.default_rng(seed).permutation(rows)
         case Order.NEARLY:
-            away = (_drawn(at, seed, 4) - 0.5) * 2.0 * _NEARLY * rows
-            return np.argsort(at + away, kind="stable")
+            away = (_drawn(positions, seed, 4) - 0.5) * 2.0 * _NEARLY * rows
+            return np.argsort(positions + away, kind="stable")
     zones = 1 << _ZONE_BITS
-    across = at * groups // rows * zones // groups
-    return np.argsort(_interleaved(across, _days(at, seed) * zones // DAYS), kind="stable")
+    across = positions * groups // rows * zones // groups
+    return np.argsort(_interleaved(across, _days(positions, seed) * zones // DAYS), kind="stable")
 
 
 def _interleaved(one: Integers, other: Integers) -> Integers:
@@ -108,22 +108,24 @@ def _scattered(a: Integers, groups: int, seed: int) -> Integers:
     return np.random.default_rng(seed + 1).permutation(groups)[a]
 
 
-def _around(place: Integers, groups: int, drawn: npt.NDArray[np.float64]) -> Integers:
+def _around(positions: Integers, groups: int, drawn: npt.NDArray[np.float64]) -> Integers:
     """The place of a group from 0 to `TOP`, give or take."""
-    return place * TOP // groups + ((drawn - 0.5) * 2 * _NOISE).astype(np.int64)
+    return positions * TOP // groups + ((drawn - 0.5) * 2 * _NOISE).astype(np.int64)
 
 
-def _days(at: Integers, seed: int) -> Integers:
-    return np.asarray(_drawn(at, seed, 0) * DAYS).astype(np.int64)
+def _days(positions: Integers, seed: int) -> Integers:
+    return np.asarray(_drawn(positions, seed, 0) * DAYS).astype(np.int64)
 
 
-def _drawn(at: Integers, seed: int, stream: int) -> npt.NDArray[np.float64]:
+def _drawn(positions: Integers, seed: int, stream: int) -> npt.NDArray[np.float64]:
     """A number in [0, 1) for each row, of a stream of its own, whatever rows are drawn with it.
 
     By the mixing of SplitMix64 (Steele, Lea and Flood, 2014).
     """
     with np.errstate(over="ignore"):
-        word = (at.astype(np.uint64) + np.uint64(stream << 40)) * np.uint64(0x9E3779B97F4A7C15)
+        word = (positions.astype(np.uint64) + np.uint64(stream << 40)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
         word += np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

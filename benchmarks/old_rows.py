@@ -81,5 +81,5 @@ def _rows_of_a_file(snapshot: Snapshot, size: int, random: np.random.Generator) 
             hint="delete fewer with `with.changes`, or generate more with a larger `--scale`",
         )
     file = large[int(random.integers(len(large)))]
-    held = read_rows(snapshot, snapshot.schema.names, [file])
-    return held.take(pa.array(random.choice(len(held), size, replace=False)))
+    rows = read_rows(snapshot, snapshot.schema.names, [file])
+    return rows.take(pa.array(random.choice(len(rows), size, replace=False)))

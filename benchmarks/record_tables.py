@@ -59,19 +59,19 @@ def _changes(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
     shares = [share for share in _SHARES if _with(cells, share=share)]
     changes = [size for size in _CHANGES if _with(cells, changes=size)]
     sizes = [*(f"{size:,} rows" for size in changes), *(f"{share:.0%}" for share in shares)]
-    told = sizes[changes.index(1000) :]
+    shown = sizes[changes.index(1000) :]
     yield [
         _case_name(cells),
         "Spark",
         "DuckDB",
         *sizes,
         *(["`impctl maintain`"] if has_process else []),
-        *(f"ratio at {size}" for size in told),
+        *(f"ratio at {size}" for size in shown),
         "state",
     ]
-    for name, own in _by_case(cells).items():
-        chosen = [_with(own, changes=size) for size in changes]
-        chosen += [_with(own, share=share) for share in shares]
+    for name, case_cells in _by_case(cells).items():
+        chosen = [_with(case_cells, changes=size) for size in changes]
+        chosen += [_with(case_cells, share=share) for share in shares]
         thousand = chosen[changes.index(1000)]
         assert thousand is not None
         yield [
@@ -80,7 +80,7 @@ def _changes(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
             _metric(thousand, "duckdb_ms"),
             *(_metric(cell, "maintain_ms") for cell in chosen),
             *([_metric(thousand, "process_ms")] if has_process else []),
-            *(_metric(cell, "recapture_ratio") for cell in chosen[-len(told) :]),
+            *(_metric(cell, "recapture_ratio") for cell in chosen[-len(shown) :]),
             _metric(thousand, "state_bytes"),
         ]
 
@@ -242,9 +242,11 @@ def _sizes_named(cell: Cell) -> list[float]:
 
 
 def _with(cells: Sequence[Cell], **labels: float) -> Cell | None:
-    ((name, wanted),) = labels.items()
+    ((name, expected),) = labels.items()
     result = (_share(cell) if name == "share" else cell.labels[name] for cell in cells)
-    return next((cell for cell, value in zip(cells, result, strict=True) if value == wanted), None)
+    return next(
+        (cell for cell, value in zip(cells, result, strict=True) if value == expected), None
+    )
 
 
 def _share(cell: Cell) -> float:

@@ -198,8 +198,8 @@ def _chart_problems(figure: FigureSpec) -> list[Problem]:
     """One for every name of the chart that no cell of the figure can have."""
     drawable = MEASURES[figure.measure].drawable
     chart = figure.figure.chart
-    own = dict.fromkeys(label for case in figure.cases for label in case.labels)
-    labels = (*own, *drawable.labels)
+    own_labels = dict.fromkeys(label for case in figure.cases for label in case.labels)
+    labels = (*own_labels, *drawable.labels)
     wrong = [("label", name, labels) for name in (chart.x, *chart.series) if name not in labels]
     wrong += [("metric", name, drawable.metrics) for name in chart.y if not drawable.has(name)]
     return [_chart_problem(figure, *result) for result in wrong]

@@ -67,10 +67,10 @@ def signed_view(connection: ParquetSql, sql: str) -> SignedView | None:
 
 
 def _created(kept: KeptView) -> exp.Create:
-    made = sqlglot.parse_one(kept.definition, dialect=DIALECT)
-    assert isinstance(made, exp.Select)
-    made.select(exp.alias_(exp.Count(this=exp.Star()), _ROWS), copy=False)
-    return exp.Create(this=exp.to_table(VIEW), kind="TABLE", expression=made, replace=True)
+    select = sqlglot.parse_one(kept.definition, dialect=DIALECT)
+    assert isinstance(select, exp.Select)
+    select.select(exp.alias_(exp.Count(this=exp.Star()), _ROWS), copy=False)
+    return exp.Create(this=exp.to_table(VIEW), kind="TABLE", expression=select, replace=True)
 
 
 def _indexed(kept: KeptView) -> exp.Create:

@@ -33,7 +33,7 @@ def ratios_of(records: Sequence[Record]) -> tuple[Expected, ...]:
     for cell in records[0].cells:
         for metric in cell.metrics:
             if metric.endswith("_ratio"):
-                values = [held for held in (_ratio(r, cell, metric) for r in records) if held]
+                values = [known for known in (_ratio(r, cell, metric) for r in records) if known]
                 ratio = float(f"{median(values):.2g}")
                 expecteds.append(Expected(cell.figure, cell.labels, metric, ratio))
     return tuple(expecteds)

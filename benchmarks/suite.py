@@ -344,10 +344,10 @@ def _read_with(
     return _read_options(options, path, reading), places
 
 
-def _every_query(queries: _Names, place: Location, lines: _Lines) -> tuple[CaseSpec, ...]:
+def _every_query(queries: _Names, location: Location, lines: _Lines) -> tuple[CaseSpec, ...]:
     """Without cases every query is one under its own name."""
-    cases = tuple(CaseSpec(name, {"query": name}, place) for name in queries or ())
-    lines.update((frozenset(case.labels.items()), place.line) for case in cases)
+    cases = tuple(CaseSpec(name, {"query": name}, location) for name in queries or ())
+    lines.update((frozenset(case.labels.items()), location.line) for case in cases)
     return cases
 
 

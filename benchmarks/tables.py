@@ -109,9 +109,9 @@ def _announced(path: Path, reporter: Reporter) -> Path:
 def network_tables(request: DataRequest) -> Mapping[str, pa.Table]:
     """The tables by name; a network of links alone has one, without a name."""
     shape = Shape.TRANSIT_STUB if request.shape is None else Shape(request.shape)
-    given = None if request.source is None else Path(request.source)
-    if given is not None:
-        return {"": listed_links(given)}
+    source = None if request.source is None else Path(request.source)
+    if source is not None:
+        return {"": listed_links(source)}
     rows = _SMALL.get(shape, DEFAULT_ROWS) if request.rows is None else request.rows
     if shape is Shape.SENSORS:
         return sensor_tables(rows, request.seed)

@@ -70,17 +70,19 @@ class UpdateStream:
         """Rows from the pool under fresh keys."""
         places = self._random.integers(0, len(self.pool.rows), size)
         rows = self.pool.rows.take(pa.array(places))
-        at = rows.schema.get_field_index(self.pool.key)
+        index = rows.schema.get_field_index(self.pool.key)
         keys = pa.array(np.arange(self._next_key, self._next_key + size, dtype=np.int64))
-        rows = rows.set_column(at, rows.schema.field(at), keys.cast(rows.schema.field(at).type))
+        rows = rows.set_column(
+            index, rows.schema.field(index), keys.cast(rows.schema.field(index).type)
+        )
         self._alive.append((self._next_key, self._next_key + size))
         self._next_key += size
         path = self.tables.source(self.pool.table).path
         return self._settled(milliseconds(lambda: append_rows(path, rows)))
 
-    def delete(self, place: int) -> float:
+    def delete(self, index: int) -> float:
         """An earlier insertion taken back."""
-        low, high = self._alive.pop(place)
+        low, high = self._alive.pop(index)
         where = f"`{self.pool.key}` >= {low} AND `{self.pool.key}` < {high}"
         elapsed = milliseconds(lambda: delete_where(self.tables, self.pool.table, where))
         return self._settled(elapsed)

@@ -21,13 +21,13 @@
     │   ├── StorageError                 6  the disk or the object store failed
     │   └── OutputFailedError            6  results or messages could not be written
     ├── InterruptedRunError              130  the run was asked to end
-    └── RecaptureNeededError             7  the sketch cannot be maintained from what is left
+    └── RecaptureNeededError             7  the sketch cannot be maintained any more
         ├── HistoryGoneError             7  change feed or data files needed are gone
         ├── TableRecreatedError          7  another table is at the path now
         ├── LogDiffersError              7  a table's log contradicts itself
         ├── SchemaChangedError           7  a column the query reads changed
         ├── AssumptionBrokenError        7  a fact that made the sketch safe no longer holds
-        ├── NotExactError                7  a value rests on an order that is not fixed
+        ├── NotExactError                7  a value depends on an unspecified order
         ├── JoinTooLargeError            7  a change finds too many partners in a join
         ├── StateCorruptError            7  a state file is missing, truncated or altered
         └── CountBelowZeroError          7  the change removes rows the state never saw
@@ -114,9 +114,9 @@ class ImpctlError(Exception):
         self.code = code if code is not None else self.default_code
         self.location = location
 
-    def at(self, place: Location | None) -> Self:
+    def at(self, location: Location | None) -> Self:
         """Copy the error with another place; others may hold this one, so it does not change."""
-        return self._copy(location=place)
+        return self._copy(location=location)
 
     def saying(self, message: str) -> Self:
         """Copy the error with another message."""

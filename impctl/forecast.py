@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-# Commits as numbers: when each came, and how much it changed. Law: what a log does not contain is
+# Commits as numbers: time of each, and how much it changed. Law: what a log does not contain is
 # None; counts are never negative. Times are as written; forecasts use `effective_times`, which
 # never go back and never lie in the future.
 
@@ -165,21 +165,21 @@ def _quantiles(rows: Floats) -> Floats:
     few numbers they are the outermost ones: the next number is equally likely between any two."""
     ordered = np.sort(rows, axis=1)  # NaN comes last
     counts = (~np.isnan(rows)).sum(axis=1)
-    at, greatest = np.arange(len(rows)), np.maximum(counts - 1, 0)
+    indexes, greatest = np.arange(len(rows)), np.maximum(counts - 1, 0)
     ends = []
     for share in (_LOW, _HIGH):
         position = np.clip(share * (counts + 1) - 1, 0, greatest)
         below = np.floor(position).astype(np.int64)
-        low, high = ordered[at, below], ordered[at, np.minimum(below + 1, greatest)]
+        low, high = ordered[indexes, below], ordered[indexes, np.minimum(below + 1, greatest)]
         ends.append(low + (high - low) * (position - below))
     return np.stack(ends, axis=1)
 
 
-def _pinball(ends: Floats, came: Floats) -> Floats:
+def _pinball(ends: Floats, observed: Floats) -> Floats:
     """The pinball loss of the intervals: least for the quantiles themselves."""
     total = np.zeros(ends.shape[:2])
     for share, side in ((_LOW, ends[..., 0]), (_HIGH, ends[..., 1])):
-        missed = came - side
+        missed = observed - side
         total += np.maximum(share * missed, (share - 1) * missed)
     return total
 

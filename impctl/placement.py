@@ -154,10 +154,10 @@ def restricted(model: StateModel, modes: Mapping[str, Collection[PieceMode]]) ->
     allowed."""
 
     def limited(piece: Piece) -> Piece:
-        wanted = modes.get(piece.name, piece.modes)
-        if not wanted or not piece.sizes.keys() >= set(wanted):
-            raise ValueError(f"{piece.name} cannot be {' or '.join(wanted) or 'nothing'}")
-        sizes = {mode: size for mode, size in piece.sizes.items() if mode in wanted}
+        allowed = modes.get(piece.name, piece.modes)
+        if not allowed or not piece.sizes.keys() >= set(allowed):
+            raise ValueError(f"{piece.name} cannot be {' or '.join(allowed) or 'nothing'}")
+        sizes = {mode: size for mode, size in piece.sizes.items() if mode in allowed}
         return replace(piece, sizes=sizes)
 
     return model.with_pieces(limited)
@@ -273,8 +273,8 @@ class _ModelMaker(Struct, dict=True):
         operators = map(self._operator, range(len(self._operators)))
         return StateModel(tuple(operators), self.kinds)
 
-    def _operator(self, at: int) -> OperatorCosts:
-        operator, wires = self._operators[at], self._wires[at]
+    def _operator(self, index: int) -> OperatorCosts:
+        operator, wires = self._operators[index], self._wires[index]
         keepers = [keeper.name for keeper in operator.arrangements()]
         fresh = [name for name in keepers if name not in self._seen]
         if not wires:
@@ -284,40 +284,40 @@ class _ModelMaker(Struct, dict=True):
         self._seen.update(keepers, (name for name, _ in operator.held_sides))
         if operator.held_sides:
             sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
-            pieces = (self._side(name, keys, own, other) for (name, keys), own, other in sides)
+            pieces = (self._side(name, keys, wire, other) for (name, keys), wire, other in sides)
             return OperatorCosts(pieces=tuple(pieces))
         if fresh:
-            return OperatorCosts(pieces=(self._keyed(operator, at, fresh),))
+            return OperatorCosts(pieces=(self._keyed(operator, index, fresh),))
         return OperatorCosts(work=self._per_row(wires, STATE.row_ns))
 
-    def _side(self, name: str, keys: Sequence[AttributeId], own: int, other: int) -> Piece:
-        rows = self.numbers.rows(own)
+    def _side(self, name: str, keys: Sequence[AttributeId], wire: int, other: int) -> Piece:
+        rows = self.numbers.rows(wire)
         build = rows * STATE.build_row_ns * _MS
         sizes = {PieceMode.KEPT: self.numbers.bytes(name)}
         can_read = bool(keys) and name in self._from_tables
         if can_read:
             sizes[PieceMode.READ] = self._filter_bytes(name, rows)
-        opened = self._opened((own, other), rows)
-        upkeep = self._per_row((own,), STATE.build_row_ns)
+        opened = self._opened((wire, other), rows)
+        upkeep = self._per_row((wire,), STATE.build_row_ns)
         probe = self._per_row((other,), STATE.probe_key_ns)
         return Piece(
             name=name,
             sizes=sizes,
             stored=tuple(map(sum, zip(opened, upkeep, probe, strict=True))),
-            noted=self._where_active((own, other), lambda _: STATE.opened_ms),
-            read=self._always(self._read(name, own)),
+            noted=self._where_active((wire, other), lambda _: STATE.opened_ms),
+            read=self._always(self._read(name, wire)),
             hit=self._each(lambda kind: self._hit(name, (other,), kind)),
-            source=self._tables(own) if can_read else (),
+            source=self._tables(wire) if can_read else (),
             is_whole=self._is_whole(name),
             conversion={
-                PieceMode.KEPT: self._whole_ms(self._below(own)) + build,
+                PieceMode.KEPT: self._whole_ms(self._below(wire)) + build,
                 PieceMode.READ: build,
             },
         )
 
-    def _keyed(self, operator: Operator, at: int, keepers: Sequence[str]) -> Piece:
+    def _keyed(self, operator: Operator, index: int, keepers: Sequence[str]) -> Piece:
         numbers, name = self.numbers, self._piece_name(keepers[0])
-        wires, rows = self._wires[at], self.numbers.rows(at)
+        wires, rows = self._wires[index], self.numbers.rows(index)
         below = sum(map(numbers.rows, wires))
         # Of groups that are not kept only the filter is stored; their size is reported.
         stored = (name,) if operator.reads and operator.group_keys else keepers
@@ -387,10 +387,10 @@ class _ModelMaker(Struct, dict=True):
 
     def _read(self, name: str, wire: int) -> float:
         """Milliseconds to read the rows of some keys from all tables below."""
-        scanned = {at: self.numbers.rows(-1 - at) for at in self._below(wire)}
+        scanned = {source: self.numbers.rows(-1 - source) for source in self._below(wire)}
         if self._is_whole(name):
-            widths = {at: len(self._sources[at].scan.table_columns) for at in scanned}
-            values = sum(rows * widths[at] for at, rows in scanned.items())
+            widths = {source: len(self._sources[source].scan.table_columns) for source in scanned}
+            values = sum(rows * widths[source] for source, rows in scanned.items())
             probed = STATE.probe_key_ns * self.numbers.rows(wire)
             return (STATE.read_value_ns * values + probed) * _MS
         each = STATE.keyed_row_ns * _MS
@@ -413,8 +413,10 @@ class _ModelMaker(Struct, dict=True):
 
     def _whole_ms(self, sources: Collection[int]) -> float:
         """Milliseconds to read all rows of these tables."""
-        widths = {at: len(self._sources[at].scan.table_columns) for at in sources}
-        return sum(STATE.read_whole(self.numbers.rows(-1 - at), widths[at]) for at in sources)
+        widths = {source: len(self._sources[source].scan.table_columns) for source in sources}
+        return sum(
+            STATE.read_whole(self.numbers.rows(-1 - source), widths[source]) for source in sources
+        )
 
     def _is_whole(self, name: str) -> bool:
         return name in self._from_tables and self._from_tables[name].is_whole
@@ -423,7 +425,9 @@ class _ModelMaker(Struct, dict=True):
         return sources_below(self._wires, wire)
 
     def _tables(self, *wires: int) -> tuple[TableName, ...]:
-        return tuple(sorted({self._sources[at].table for w in wires for at in self._below(w)}))
+        return tuple(
+            sorted({self._sources[source].table for w in wires for source in self._below(w)})
+        )
 
     def _per_row(self, wires: Sequence[int], each_ns: float) -> PerKind:
         return self._each(lambda kind: self._touched(wires, kind) * each_ns * _MS)
@@ -583,12 +587,12 @@ def choose(
     and then a kept byte may count as `per_byte` milliseconds a day. An `urgency` multiplies the
     rate of each kind of change for the choice, not in the reported cost. ValueError if the budget
     is below zero, or if the models have different kinds of change."""
-    given = list(queries.values())
-    if len({model.kinds for model in given}) > 1:
+    stated = list(queries.values())
+    if len({model.kinds for model in stated}) > 1:
         raise ValueError("queries are expected to change in different ways")
     if budget_bytes is not None and budget_bytes < 0:
         raise ValueError("a budget below zero")
-    models = [_urged(model, urgency) for model in given] if urgency else given
+    models = [_urged(model, urgency) for model in stated] if urgency else stated
     modes = _within(models, budget_bytes, per_byte, thin)
     repriced = _repriced(models, modes)
     if repriced is not None:

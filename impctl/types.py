@@ -1,4 +1,4 @@
-"""Shared type names, so that a signature says what an integer or a string stands for."""
+"""Shared type names, so that a signature says what an integer or a string means."""
 
 from __future__ import annotations
 

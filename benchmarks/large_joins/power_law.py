@@ -1,6 +1,6 @@
 """A graph of which few nodes have most edges, as social networks have them.
 
-An edge has a unique `id`, which is the order it came in, the nodes `src` and `dst`, and a `value`
+An edge has a unique `id`, its insertion order, the nodes `src` and `dst`, and a `value`
 from 0 to 999 that is one of its end, `dst`, and follows nothing: a condition on it keeps a share of
 the ends. A node is drawn, at either end, with a chance that falls with
 its rank so that degrees follow a power law; who has many followers follows many. Ranks are no

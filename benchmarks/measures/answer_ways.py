@@ -95,21 +95,21 @@ class _Ways(Struct):
     works: dict[str, Callable[[], pa.Table]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        own = self.measured
+        measured = self.measured
         self.works = {
-            "state_ms": lambda: from_state(own),
-            "by_engine_ms": lambda: by_engine(own, own.weighed().pruned),
-            "sketch_ms": lambda: own.answer(own.weighed().pruned),
-            _PLAIN: own.answer,
+            "state_ms": lambda: from_state(measured),
+            "by_engine_ms": lambda: by_engine(measured, measured.weighed().pruned),
+            "sketch_ms": lambda: measured.answer(measured.weighed().pruned),
+            _PLAIN: measured.answer,
         }
 
     def add_duckdb(self, connection: ParquetSql) -> str:
         """DuckDB's ways too, as far as it has them; what to say of others."""
-        works, reason = duckdb_answers(connection, self.measured)
-        self.works |= works
-        if "duckdb_plain_ms" not in works:
+        calls, reason = duckdb_answers(connection, self.measured)
+        self.works |= calls
+        if "duckdb_plain_ms" not in calls:
             return reason
-        works["duckdb_plain_ms"]()  # so that the view is made of all files
+        calls["duckdb_plain_ms"]()  # so that the view is made of all files
         sql = rewrite_sql(self.measured.prepared.query, {}, is_local=True)
         self.view = signed_view(connection, sql)
         if self.view is None:
@@ -125,15 +125,15 @@ class _Ways(Struct):
 
     def after(self, rows: pa.Table, *, forth: bool) -> tuple[dict[str, float], bool]:
         """The change made; milliseconds of each way, and whether all gave one answer."""
-        own = self.measured
-        own.commit(rows, forth=forth)
-        maintained = own.followed(len(rows)).total_ms
+        measured = self.measured
+        measured.commit(rows, forth=forth)
+        maintained = measured.followed(len(rows)).total_ms
         times = {_MAINTAIN: maintained}
         answers: dict[str, pa.Table] = {}
         if self.view is not None:
             times |= self._viewed(self.view, answers)
         for name, work in self.works.items():
-            own.scratch.tables.forget_files(own.table)
+            measured.scratch.tables.forget_files(measured.table)
             watch = Stopwatch()
             answers[name] = work()
             times[name] = watch.ms + (0.0 if name in _WHOLE else maintained)

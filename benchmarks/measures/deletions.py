@@ -145,10 +145,10 @@ def _series(
         reported = 0
         points = min(options.points, len(batches))
         for part in np.array_split(np.arange(len(batches)), points):
-            for at in part.tolist():
-                listed = ", ".join(map(str, batches[at].tolist()))
+            for index in part.tolist():
+                listed = ", ".join(map(str, batches[index].tolist()))
                 delete_where(scratch.tables, table, f"`{options.key}` IN ({listed})")
-                sync_commit(scratch.tables, table, at + 1)
+                sync_commit(scratch.tables, table, index + 1)
                 step = follower.follow()
                 assert step is not None, "every deletion is a commit"
                 steps.append(step)
@@ -203,9 +203,9 @@ def deletions_of(pattern: Sequence[bool], ordered: Keys, size: int, seed: int) -
     while len(left):
         count = min(size, len(left))
         if pattern[turn % len(pattern)]:
-            taken = np.arange(count)
+            deleted = np.arange(count)
         else:
-            taken = random.choice(len(left), count, replace=False)
-        yield left[np.sort(taken)]
-        left = np.delete(left, taken)
+            deleted = random.choice(len(left), count, replace=False)
+        yield left[np.sort(deleted)]
+        left = np.delete(left, deleted)
         turn += 1

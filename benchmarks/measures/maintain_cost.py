@@ -57,10 +57,10 @@ def measure_suite_maintain(case: SuiteCase) -> Iterator[Cell]:
         )
     if OLD in kinds and not changes:
         raise case.refuse("changes", f"given where `kind` has `{OLD}`")
-    own = tuple(kind for kind in kinds if kind != OLD)
+    new_kinds = tuple(kind for kind in kinds if kind != OLD)
     sizes = changes if changes or shares else _CHANGES
-    others = measure_maintain(case, sizes, shares, own)
-    cells = _cells(case, others if own else iter(()), kinds, processes)
+    others = measure_maintain(case, sizes, shares, new_kinds)
+    cells = _cells(case, others if new_kinds else iter(()), kinds, processes)
     old = _old_rows(case, changes, case.key(), labelled=len(kinds) > 1)
     return chain(cells, old if OLD in kinds else ())
 

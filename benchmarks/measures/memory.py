@@ -105,9 +105,9 @@ def _cell(
     labels: dict[str, Label] = {"changes": size}
     if ranges is not None:
         labels["ranges"] = ranges
-    held = sum(sketch.partition.ranges for sketch in follower.state.stored.sketches)
+    ranges_in_use = sum(sketch.partition.ranges for sketch in follower.state.stored.sketches)
     return case.cell(
-        single(values), labels, checked=follower.checked(), note=f"{held} ranges in use"
+        single(values), labels, checked=follower.checked(), note=f"{ranges_in_use} ranges in use"
     )
 
 
@@ -120,11 +120,11 @@ def operator_bytes(follower: MeasuredQuery) -> dict[str, int]:
         for operator in (*session.circuit, session.merge):
             name = f"{type(operator).__name__.lower()}_bytes"
             # A keeper that several share is held once.
-            own = [keeper for keeper in operator.arrangements() if keeper.name not in seen]
-            seen |= {keeper.name for keeper in own}
-            held = sum(keeper.bytes_held for keeper in own)
-            if held:
-                result[name] = result.get(name, 0) + held
+            keepers = [keeper for keeper in operator.arrangements() if keeper.name not in seen]
+            seen |= {keeper.name for keeper in keepers}
+            size = sum(keeper.bytes_held for keeper in keepers)
+            if size:
+                result[name] = result.get(name, 0) + size
         result["range_rows_bytes"] = sum(
             keeper.bytes_held for keeper in session.range_rows.arrangements()
         )

@@ -84,8 +84,8 @@ def sequence(ratio: Ratio, length: int, constants: int, seed: int) -> tuple[Oper
     operations: list[Operation] = []
     for _ in range(-(-length // block)):
         operations += [Operation(None)] * ratio.updates
-        asked = random.integers(0, constants, ratio.queries).tolist()
-        operations += [Operation(number) for number in asked]
+        numbers = random.integers(0, constants, ratio.queries).tolist()
+        operations += [Operation(number) for number in numbers]
     return tuple(operations)
 
 

@@ -164,11 +164,11 @@ class Recapture(MixedStrategy):
 
     def __init__(self, scratch: Context, tables: Sequence[TableName]) -> None:
         super().__init__(scratch, tables)
-        self._held: list[_Held] = []
+        self._stored: list[_Held] = []
 
     @property
     def sketches(self) -> int:
-        return len(self._held)
+        return len(self._stored)
 
     def _answered(self, spec: QuerySpec) -> pa.Table:
         prepared = prepare(self.scratch, spec)
@@ -181,30 +181,30 @@ class Recapture(MixedStrategy):
 
     def _reused(self, prepared: PreparedQuery) -> tuple[StoredSketch, ...] | None:
         """The smallest sketch that serves, found anew where it is stale."""
-        for held in sorted(self._held, key=lambda held: held.size):
+        for stored in sorted(self._stored, key=lambda stored: stored.size):
             # Without assumptions of its capture, which nobody looks at again: what holds now does.
-            verdict = verdict_of(self.scratch, prepared, held.prepared, held.sketches, ())
+            verdict = verdict_of(self.scratch, prepared, stored.prepared, stored.sketches, ())
             if verdict.allowed:
-                if held.versions != self._versions:
-                    self._recapture(held)
-                return mapped(held.sketches, verdict)
+                if stored.versions != self._versions:
+                    self._recapture(stored)
+                return mapped(stored.sketches, verdict)
         return None
 
     def _captured(self, prepared: PreparedQuery) -> _Held:
-        held = _Held(prepared, choose_sketches(self.scratch, prepared))
-        self._recapture(held)
-        self._held.append(held)
-        return held
+        stored = _Held(prepared, choose_sketches(self.scratch, prepared))
+        self._recapture(stored)
+        self._stored.append(stored)
+        return stored
 
-    def _recapture(self, held: _Held) -> None:
+    def _recapture(self, stored: _Held) -> None:
         def work() -> None:
-            held.ranges = capture_sketches_alone(self.scratch, held.query, self._versions)
+            stored.ranges = capture_sketches_alone(self.scratch, stored.query, self._versions)
 
         self.spent.capture_ms += milliseconds(work)
-        held.versions = dict(self._versions)
+        stored.versions = dict(self._versions)
 
 
 def held_specs(spec: QuerySpec, variants: Sequence[QuerySpec]) -> dict[str, QuerySpec]:
     """The queries of a mixed workload by name: one per choice of constants, told by a number."""
-    named = [replace(each, name=f"{spec.name}-{at}") for at, each in enumerate(variants)]
+    named = [replace(each, name=f"{spec.name}-{index}") for index, each in enumerate(variants)]
     return {each.name: each for each in named}

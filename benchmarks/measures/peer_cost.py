@@ -52,7 +52,7 @@ class _Point(Struct, frozen=True):
 
 
 class _Run(Struct, frozen=True):
-    """Points as far as a run came, and why it came no further."""
+    """Points that a run reached, and why it stopped."""
 
     points: tuple[_Point, ...]
     stopped: str = ""
@@ -105,7 +105,7 @@ def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
 def _runs(
     case: SuiteCase, facts: Facts, scheme: Scheme, peers: int, options: _Options
 ) -> Iterator[_Run]:
-    """As many as are asked for, or one that came nowhere."""
+    """As many as requested, or one that reached no point."""
     for seed in range(case.seed, case.seed + case.repeat):
         run = _run(facts, scheme, peers, options, seed)
         yield run
@@ -115,19 +115,19 @@ def _runs(
 
 def _beside_dred(cell: Cell, dred: Metric | None) -> Cell:
     """The cell with its ratio, where both sent anything."""
-    own = cell.metrics.get("messages_count")
-    if dred is None or own is None or own.low <= 0:
+    messages = cell.metrics.get("messages_count")
+    if dred is None or messages is None or messages.low <= 0:
         return cell
-    return replace(cell, metrics={**cell.metrics, "dred_ratio": Metric.quotient(dred, own)})
+    return replace(cell, metrics={**cell.metrics, "dred_ratio": Metric.quotient(dred, messages)})
 
 
 def _told(
     case: SuiteCase, options: _Options, labels: dict[str, Label], runs: Sequence[_Run]
 ) -> Iterator[tuple[float, Cell]]:
     """The cells of all runs by share, up to the first one that none of them reached."""
-    for at, share in enumerate(options.shares):
-        reached = [run.points[at] for run in runs if at < len(run.points)]
-        ended = [run for run in runs if at >= len(run.points)]
+    for index, share in enumerate(options.shares):
+        reached = [run.points[index] for run in runs if index < len(run.points)]
+        ended = [run for run in runs if index >= len(run.points)]
         note = f"{len(ended)} of {len(runs)} runs {ended[0].stopped}" if ended else ""
         metrics = {
             name: Metric.of([point.numbers[name] for point in reached])

@@ -111,28 +111,28 @@ def _cell(
     changed: TableName,
     changes: int,
 ) -> Cell:
-    whole = query.tables[changed]
+    table = query.tables[changed]
     random = np.random.default_rng([case.seed, changes])
     checks, notes = _Checks([], []), list[str]()
-    goes = _drawn(whole, changes, random)
-    went = whole.filter(goes)
-    kept.step(changed, went, -1)
-    now = {**query.tables, changed: whole.filter(pc.invert(goes))}
-    asked = _asked_anew(case, options, query, kept, connection, now, checks, notes)
-    kept.step(changed, went, 1)
-    gone, come = list[CallTimes](), list[CallTimes]()
+    goes = _drawn(table, changes, random)
+    deleted = table.filter(goes)
+    kept.step(changed, deleted, -1)
+    now = {**query.tables, changed: table.filter(pc.invert(goes))}
+    others = _asked_anew(case, options, query, kept, connection, now, checks, notes)
+    kept.step(changed, deleted, 1)
+    delete_times, come = list[CallTimes](), list[CallTimes]()
     # All are drawn first: what reads the whole table between two steps empties the caches.
-    batches = [whole.filter(_drawn(whole, changes, random)) for _ in range(options.steps)]
-    for went in batches:
-        gone.append(kept.step(changed, went, -1))
-        come.append(kept.step(changed, went, 1))
+    batches = [table.filter(_drawn(table, changes, random)) for _ in range(options.steps)]
+    for deleted in batches:
+        delete_times.append(kept.step(changed, deleted, -1))
+        come.append(kept.step(changed, deleted, 1))
     filling = _compared(query, kept, query.tables, checks)
     metrics = {
-        "delete_ms": cpu_of(gone),
+        "delete_ms": cpu_of(delete_times),
         "insert_ms": cpu_of(come),
-        "delete_wall_ms": wall_of(gone),
+        "delete_wall_ms": wall_of(delete_times),
         "insert_wall_ms": wall_of(come),
-        **_asked_metrics(asked),
+        **_asked_metrics(others),
     }
     metrics |= ratios(metrics, _RATIOS, "delete_ms")
     metrics |= ratios(metrics, {"duckdb_wall_ratio": "duckdb_wall_ms"}, "delete_wall_ms")
@@ -168,10 +168,10 @@ def _asked_anew(
     answer = kept.answer()
     runs = min(case.repeat, _ASKED_ANEW)
     result = {"anew": [_compared(query, kept, now, checks) for _ in range(runs)]}
-    for name, asked in _others(case, options, now, connection, notes).items():
+    for name, run_other in _others(case, options, now, connection, notes).items():
         try:
-            asked()
-            several = [asked() for _ in range(runs)]
+            run_other()
+            several = [run_other() for _ in range(runs)]
         except SqlFailed as error:
             notes.append(f"DuckDB cannot run the text: {error}")
             continue
@@ -180,10 +180,10 @@ def _asked_anew(
     return result
 
 
-def _asked_metrics(asked: Mapping[str, list[CallTimes]]) -> dict[str, Metric]:
+def _asked_metrics(times: Mapping[str, list[CallTimes]]) -> dict[str, Metric]:
     """Processor times, and of DuckDB, which works on all cores, those on the wall, too."""
-    result = {f"{name}_ms": cpu_of(runs) for name, runs in asked.items() if name != _DUCKDB}
-    if duckdb := asked.get(_DUCKDB):
+    result = {f"{name}_ms": cpu_of(runs) for name, runs in times.items() if name != _DUCKDB}
+    if duckdb := times.get(_DUCKDB):
         result["duckdb_answer_ms"] = Metric.of([min(run.cpu_ms, run.wall_ms) for run in duckdb])
         result["duckdb_cpu_ms"] = cpu_of(duckdb)
         result["duckdb_wall_ms"] = wall_of(duckdb)
@@ -221,10 +221,10 @@ def _compared(
     query: RecursiveQuery, kept: Kept, now: Mapping[TableName, pa.Table], checks: _Checks
 ) -> CallTimes:
     """The circuit beside one that is filled anew, and what filling took."""
-    anew = query.filled(now)
-    checks.sketches.append(kept.against(anew))
-    checks.answers.append(are_same_rows(kept.answer(), anew.answer()))
-    return anew.filling
+    refilled = query.filled(now)
+    checks.sketches.append(kept.against(refilled))
+    checks.answers.append(are_same_rows(kept.answer(), refilled.answer()))
+    return refilled.filling
 
 
 def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -> dict[str, Metric]:
@@ -261,7 +261,7 @@ def are_same_rows(one: pa.Table, other: pa.Table) -> bool:
     """The same rows as often, in any order, whatever their columns are called."""
     if one.num_columns != other.num_columns or len(one) != len(other):
         return False
-    names = [str(at) for at in range(one.num_columns)]
+    names = [str(index) for index in range(one.num_columns)]
     keys = [(name, "ascending") for name in names]
     left = one.rename_columns(names)
     right = other.rename_columns(names).cast(left.schema)

@@ -60,15 +60,15 @@ def measure_rewritten(case: SuiteCase) -> Iterator[Cell]:
 def _cells(case: SuiteCase) -> Iterator[Cell]:
     case.step(f"capturing {case.query.name}")
     with measured_copy(case.ctx, case.query) as measured:
-        held, pruned = _held(measured), measured.written()[1]
+        stored, pruned = _held(measured), measured.written()[1]
         query = recursive_query(case, 1)
         answer = query.filled(query.tables).answer()
         metrics = single(
             {
-                "rows_share": held.rows / held.of_rows,
+                "rows_share": stored.rows / stored.of_rows,
                 "files_share": pruned.files_kept / max(pruned.files_total, 1),
-                "fragments_share": held.fragments_share,
-                "sketched_rows": held.of_rows,
+                "fragments_share": stored.fragments_share,
+                "sketched_rows": stored.of_rows,
                 "answer_rows": len(answer),
             }
         )
@@ -88,15 +88,15 @@ def _beside(
     answer: pa.Table,
     metrics: dict[str, Metric],
 ) -> Cell:
-    works, note = duckdb_answers(connection, measured)
+    calls, note = duckdb_answers(connection, measured)
     if note:
         return case.cell(metrics, note=note)
-    works["duckdb_loaded_ms"] = lambda: _loaded(measured)
-    is_equal = all(are_same_rows(answer, work()) for work in works.values())
+    calls["duckdb_loaded_ms"] = lambda: _loaded(measured)
+    is_equal = all(are_same_rows(answer, call()) for call in calls.values())
     runs = dict[str, list[CallTimes]]()
     for _ in range(case.repeat):
-        for name, work in works.items():
-            runs.setdefault(name, []).append(timed(work)[1])
+        for name, call in calls.items():
+            runs.setdefault(name, []).append(timed(call)[1])
     for name, took in runs.items():
         metrics |= {name: wall_of(took), name.replace("_ms", "_cpu_ms"): cpu_of(took)}
     metrics |= ratios(metrics, _RATIOS, "duckdb_sketch_ms")

@@ -64,24 +64,24 @@ def _cells(case: SuiteCase, appends: int, size: int) -> Iterator[Cell]:
         view = _View.of(measured)
         upkeep = _appended(case, measured, view, appends, size)
         read = measured.weighed()
-        works: dict[str, Callable[[], pa.Table]] = {"plain_ms": measured.answer}
+        calls: dict[str, Callable[[], pa.Table]] = {"plain_ms": measured.answer}
         if _prunes(measured):
-            works["pruned_ms"] = lambda: measured.answer(_unsketched(measured))
-        works["sketch_ms"] = lambda: measured.answer(measured.weighed().pruned)
+            calls["pruned_ms"] = lambda: measured.answer(_unsketched(measured))
+        calls["sketch_ms"] = lambda: measured.answer(measured.weighed().pruned)
         if view is not None:
-            works["view_ms"] = view.answer
+            calls["view_ms"] = view.answer
         case.step(f"comparing the answers of {case.query.name} and its alternatives")
-        answers = {name: work() for name, work in works.items()}
-        for work in works.values():
-            warm_up(work, done=1)
-        whole = answers["plain_ms"]
-        expected = rows_of(whole)
+        answers = {name: call() for name, call in calls.items()}
+        for call in calls.values():
+            warm_up(call, done=1)
+        full = answers["plain_ms"]
+        expected = rows_of(full)
         equal = all(same_rows(rows_of(answer), expected) for answer in answers.values())
         case.step(f"timing {case.query.name} and its alternatives in turns")
-        times = in_turns(works, case.repeat)
+        times = in_turns(calls, case.repeat)
         times.setdefault("pruned_ms", times["plain_ms"])
         duckdb, note = duckdb_metrics(
-            lambda connection: _duckdb(connection, measured, whole, case.repeat)
+            lambda connection: _duckdb(connection, measured, full, case.repeat)
         )
         metrics = {
             **duckdb,
@@ -92,7 +92,7 @@ def _cells(case: SuiteCase, appends: int, size: int) -> Iterator[Cell]:
         }
         if view is not None:
             # Of other queries no group tells which of its rows are needed.
-            metrics |= single(_beyond_need(measured, read, whole))
+            metrics |= single(_beyond_need(measured, read, full))
         notes = [note, *read.unused.values()]
         yield case.cell(metrics, equal=equal, note="; ".join(filter(None, notes)))
 
@@ -101,27 +101,27 @@ def _duckdb(
     connection: ParquetSql, measured: MeasuredQuery, expected: pa.Table, turns: int
 ) -> Metrics:
     """DuckDB's times, if it has both ways and they give the expected rows."""
-    works, reason = duckdb_answers(connection, measured)
+    calls, reason = duckdb_answers(connection, measured)
     if reason:
         raise NotOffered(reason)
-    for work in works.values():
-        check_answer(work(), expected)
-    return in_turns(works, turns)
+    for call in calls.values():
+        check_answer(call(), expected)
+    return in_turns(calls, turns)
 
 
 def _appended(
     case: SuiteCase, measured: MeasuredQuery, view: _View | None, appends: int, size: int
 ) -> dict[str, Metric]:
     """Small commits after the load, each followed by the sketch and by the view."""
-    own: list[float] = []
+    ours: list[float] = []
     theirs: list[float] = []
     for number in range(appends):
         rows = measured.rows_like_the_table(size, case.seed + number)
         measured.commit(rows, forth=True)
-        own.append(measured.followed(len(rows)).total_ms)
+        ours.append(measured.followed(len(rows)).total_ms)
         if view is not None:
             theirs.append(view.bring_on(rows))
-    result = {"upkeep_ms": own, "view_upkeep_ms": theirs}
+    result = {"upkeep_ms": ours, "view_upkeep_ms": theirs}
     return {name: Metric.of(times) for name, times in result.items() if times}
 
 
@@ -135,9 +135,9 @@ def _left(measured: MeasuredQuery, read: ReadChoice) -> dict[str, float]:
     }
 
 
-def _beyond_need(measured: MeasuredQuery, read: ReadChoice, whole: pa.Table) -> dict[str, float]:
+def _beyond_need(measured: MeasuredQuery, read: ReadChoice, full: pa.Table) -> dict[str, float]:
     """Bytes read over those of files with a row of a group in the answer, where there are any."""
-    needed = _needed(measured, whole)
+    needed = _needed(measured, full)
     kept = read.pruned.files[measured.table]
     return {"bytes_ratio": bytes_of(kept) / bytes_of(needed)} if needed else {}
 
@@ -154,13 +154,13 @@ def _prunes(measured: MeasuredQuery) -> bool:
     return any(len(files) < len(tables.snapshot(table).files) for table, files in kept.items())
 
 
-def _needed(measured: MeasuredQuery, whole: pa.Table) -> list[DataFile]:
+def _needed(measured: MeasuredQuery, full: pa.Table) -> list[DataFile]:
     """Files with a row of a group in the answer; none where the answer has no column to tell."""
     snapshot = measured.scratch.tables.snapshot(measured.table)
-    names = [name for name in whole.column_names if snapshot.schema.find(name) is not None]
+    names = [name for name in full.column_names if snapshot.schema.find(name) is not None]
     if not names:
         return []
-    answer = whole.select(names)
+    answer = full.select(names)
     result: set[int] = set()
     for start in range(0, len(snapshot.files), _FILES_AT_ONCE):
         files = snapshot.files[start : start + _FILES_AT_ONCE]

@@ -122,11 +122,11 @@ def _of_setting(case: SuiteCase, options: _Options, setting: _Setting) -> Iterat
     with reduced as (base, moving, changes):
         case.step("all kept")
         # Tells what the shares of a budget are of, and warms the process up.
-        whole = _run(case, base, setting, moving, changes, KEPT, None).stored
+        full = _run(case, base, setting, moving, changes, KEPT, None).stored
         for way, share in product(options.ways, options.budgets):
             if way not in BOUNDED and share != options.budgets[0]:
                 continue
-            budget = round(whole * share) if way in BOUNDED else None
+            budget = round(full * share) if way in BOUNDED else None
             case.step(f"{way}" + ("" if budget is None else f" within {share:.0%}"))
             runs = [
                 _run(case, base, setting, moving, changes, way, budget) for _ in range(case.repeat)
@@ -184,10 +184,10 @@ def _expected(
 ) -> dict[TableName, Declared]:
     """What the file says of the first tables: a share of the rows there are in the end."""
     result = {}
-    for at, table in enumerate(moving[: setting.expected]):
-        held = scratch.tables.snapshot(table).likely_rows
-        whole = held / (1 - sum(setting.shares)) if at < setting.come else held
-        rows = max(1, round(whole * setting.expected_share))
+    for index, table in enumerate(moving[: setting.expected]):
+        present = scratch.tables.snapshot(table).likely_rows
+        full = present / (1 - sum(setting.shares)) if index < setting.come else present
+        rows = max(1, round(full * setting.expected_share))
         result[table] = Declared(rows, setting.deletes)
     return result
 
@@ -196,15 +196,15 @@ def _told(
     case: SuiteCase, setting: _Setting, labels: dict[str, Label], runs: Sequence[_Run]
 ) -> Iterator[Cell]:
     first = runs[0]
-    for at, share in enumerate(setting.shares):
+    for index, share in enumerate(setting.shares):
         metrics = {
             "capture_ms": Metric.of([run.capture_ms for run in runs]),
-            "maintain_ms": Metric.of([run.steps[at] for run in runs]),
-            "total_ms": Metric.of([run.capture_ms + sum(run.steps[: at + 1]) for run in runs]),
+            "maintain_ms": Metric.of([run.steps[index] for run in runs]),
+            "total_ms": Metric.of([run.capture_ms + sum(run.steps[: index + 1]) for run in runs]),
             "stored_bytes": Metric.of([run.stored for run in runs]),
             "state_bytes": Metric.of([run.state for run in runs]),
         }
-        note = f"{first.rows[at]:,} rows of {setting.come} tables"
+        note = f"{first.rows[index]:,} rows of {setting.come} tables"
         yield case.cell(metrics, {**labels, "share": share}, checked=first.checked, note=note)
 
 
@@ -248,8 +248,8 @@ def _phase_cells(case: SuiteCase, options: _PhaseOptions) -> Iterator[Cell]:
             runs = [
                 _run_phases(case, options, base, moving, changes, way) for _ in range(case.repeat)
             ]
-            for at, table in enumerate(moving):
-                yield _phase_cell(case, {"way": way, "table": table}, [run[at] for run in runs])
+            for index, table in enumerate(moving):
+                yield _phase_cell(case, {"way": way, "table": table}, [run[index] for run in runs])
 
 
 def _run_phases(
@@ -265,8 +265,8 @@ def _run_phases(
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
         with scratch.writing("bench"):
             captured_under(scratch, spec, None)
-            whole = stored_bytes(scratch, spec)
-        budget = round(whole * options.budget) if way in BOUNDED else None
+            full = stored_bytes(scratch, spec)
+        budget = round(full * options.budget) if way in BOUNDED else None
         for table in moving:
             rows = round(scratch.tables.snapshot(table).likely_rows * options.share)
             mine = [{table: change[table]} for change in changes]

@@ -89,7 +89,7 @@ def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
 
 def _sizes(steps: int) -> Sequence[int]:
     """Of how many commits each of the first steps is: of one size no line could be told."""
-    return [_SIZES[at % len(_SIZES)] for at in range(steps)]
+    return [_SIZES[index % len(_SIZES)] for index in range(steps)]
 
 
 def _replayed(
@@ -130,18 +130,19 @@ def _arrivals(
     """Commits at random times, of all tables that move together."""
     gaps = np.random.default_rng(seed).exponential(options.every, options.commits)
     times = np.cumsum(gaps).tolist()
-    held = {
+    arrivals_of = {
         table: [
-            Commit(version, at, rows[table], 0, 1, 0, "WRITE")
-            for version, at in enumerate(times, start=1)
+            Commit(version, time_ms, rows[table], 0, 1, 0, "WRITE")
+            for version, time_ms in enumerate(times, start=1)
             if table in rows
         ]
         for table in tables
     }
     since, until = min(times, default=0.0), max(times, default=0.0)
-    commits = {name: commits_of(arrivals, since, until) for name, arrivals in held.items()}
+    commits = {name: commits_of(arrivals, since, until) for name, arrivals in arrivals_of.items()}
     histories = {
-        name: History("", len(arrivals), since, tuple(arrivals)) for name, arrivals in held.items()
+        name: History("", len(arrivals), since, tuple(arrivals))
+        for name, arrivals in arrivals_of.items()
     }
     return Replay(since, until, commits, histories)
 

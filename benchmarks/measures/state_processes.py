@@ -89,17 +89,18 @@ def _run(
 ) -> _Run:
     spec = case.query
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
-        held = {table: scratch.tables.snapshot(table).likely_rows for table in moving}
-        rows = {table: Declared(max(1, round(held[table] * share))) for table in moving}
+        present = {table: scratch.tables.snapshot(table).likely_rows for table in moving}
+        rows = {table: Declared(max(1, round(present[table] * share))) for table in moving}
         with expecting(scratch, rows) as ctx:
             with ctx.writing("bench"):
                 captured_under(ctx, spec, None)
-                whole = stored_bytes(ctx, spec)
-                most = budget if budget >= _BYTES else budget * whole
+                full = stored_bytes(ctx, spec)
+                most = budget if budget >= _BYTES else budget * full
                 brought_to(ctx, spec, way, round(most))
                 stored = stored_bytes(ctx, spec)
             runs = [
-                _maintained(ctx, case, each, is_cold=at % 2 == 1) for at, each in enumerate(changes)
+                _maintained(ctx, case, each, is_cold=index % 2 == 1)
+                for index, each in enumerate(changes)
             ]
             for table in moving:
                 ctx.tables.advance(table)

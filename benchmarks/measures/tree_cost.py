@@ -101,13 +101,13 @@ def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
     case.step(f"reading the tables of {case.query.name}")
     choices = choices_of(case.ctx, case.query)
     tables = choices.tables()
-    taken = choices.way() if options.regret else None
+    chosen = choices.way() if options.regret else None
     for lives in options.lives:
         labels: dict[str, Label] = {"lambda": lives} if options.kind == OUTLIVED else {}
         stream = _stream(case, options, choices, tables, lives)
         beside = SideBySide.opened(choices, stream, options.bounds, case.step)
         with closing(beside):
-            yield from _measured(case, options, beside, labels, taken)
+            yield from _measured(case, options, beside, labels, chosen)
 
 
 def _stream(
@@ -133,7 +133,7 @@ def _measured(
     options: _Options,
     beside: SideBySide,
     labels: Mapping[str, Label],
-    taken: MaintenancePlan | None,
+    chosen: MaintenancePlan | None,
 ) -> Iterator[Cell]:
     """The cells of one stream; `taken` is the way of the query's own `join`, where it is asked."""
     checks = []
@@ -141,38 +141,38 @@ def _measured(
         case.step(f"comparing the sketches of {case.query.name}")
         beside.step()
         checks.append(beside.checked())
-    anew = beside.asked_anew(min(case.repeat, _ASKED_ANEW))
+    again = beside.asked_anew(min(case.repeat, _ASKED_ANEW))
     case.step(f"timing {options.steps} steps of {case.query.name}")
     before = beside.tree.work
     steps = [beside.step() for _ in range(options.steps)]
     work = [now - then for now, then in zip(beside.tree.work, before, strict=True)]
     checks.append(beside.checked())
-    notes = beside.notes if taken is None else [_taken(case, taken), *beside.notes]
-    whole = {**_sizes(beside), **_peaks(case, options, beside), **_expected(taken)}
+    notes = beside.notes if chosen is None else [_taken(case, chosen), *beside.notes]
+    shared = {**_sizes(beside), **_peaks(case, options, beside), **_expected(chosen)}
     changed = max(sum(step.rows for step, _ in steps), 1)
-    whole |= {name: count / changed for name, count in zip(_WORK, work, strict=True)}
+    shared |= {name: count / changed for name, count in zip(_WORK, work, strict=True)}
     growth = _growth([times[TREE_MS] for _, times in steps])
     for part in range(options.parts):
-        ends = [at * options.steps // options.parts for at in (part, part + 1)]
-        metrics = _times([times for _, times in islice(steps, *ends)], anew)
-        own = {**labels, "part": part + 1} if options.parts > 1 else labels
-        told = whole if taken is None else {**whole, **_regret(taken, metrics)}
+        ends = [index * options.steps // options.parts for index in (part, part + 1)]
+        metrics = _times([times for _, times in islice(steps, *ends)], again)
+        part_labels = {**labels, "part": part + 1} if options.parts > 1 else labels
+        reported = shared if chosen is None else {**shared, **_regret(chosen, metrics)}
         if 1 < options.parts == part + 1:
-            told = {**told, **growth}
+            reported = {**reported, **growth}
         yield case.cell(
-            {**metrics, **single(told)},
-            own,
+            {**metrics, **single(reported)},
+            part_labels,
             checked=reduce(worse_of, checks),
             note="; ".join(notes),
         )
 
 
-def _times(steps: Sequence[Mapping[str, float]], anew: Sequence[float]) -> dict[str, Metric]:
+def _times(steps: Sequence[Mapping[str, float]], again: Sequence[float]) -> dict[str, Metric]:
     """Medians, and how many times as long the others take."""
     ran = [name for name in steps[0] if all(name in times for times in steps)]
     result = {name: Metric.of([times[name] for times in steps]) for name in ran}
-    if anew:
-        result[_ANEW_MS] = Metric.of(anew)
+    if again:
+        result[_ANEW_MS] = Metric.of(again)
     for other, ratio in ((INDEX_MS, "index_ratio"), (_ANEW_MS, "duckdb_ratio")):
         if other in result and result[TREE_MS].low > 0:
             result[ratio] = Metric.quotient(result[other], result[TREE_MS])
@@ -193,12 +193,12 @@ def _peaks(case: SuiteCase, options: _Options, beside: SideBySide) -> dict[str, 
     """The peak memory of a capture in a process of its own, of the ways that were run."""
     if not options.process:
         return {}
-    ways = {"process_bytes": JoinStrategy.TREE}
+    joins = {"process_bytes": JoinStrategy.TREE}
     if beside.index is not None:
-        ways["index_process_bytes"] = JoinStrategy.INDEX
+        joins["index_process_bytes"] = JoinStrategy.INDEX
     result: dict[str, float] = {}
     tables = prepare(case.ctx, case.query).tables
-    for name, join in ways.items():
+    for name, join in joins.items():
         with scratch_copy(case.ctx, tables) as scratch:
             result[name] = capture_afresh(scratch, replace(case.query, join=join)).peak_bytes
     return result
@@ -218,19 +218,19 @@ def _taken(case: SuiteCase, way: MaintenancePlan) -> str:
     return f"`join: {case.query.join}` chooses {what}{why}"
 
 
-def _expected(taken: MaintenancePlan | None) -> dict[str, float]:
-    """What the choice of the query's own `join` went by, where it is one."""
-    choice = None if taken is None else taken.trees
+def _expected(chosen: MaintenancePlan | None) -> dict[str, float]:
+    """The basis of the choice of the query's own `join`, if it is one."""
+    choice = None if chosen is None else chosen.trees
     if choice is None or choice.estimate is None:
         return {}
     estimate = choice.estimate
     return {"expected_ms": estimate.tree_ms, "index_expected_ms": estimate.index_ms}
 
 
-def _regret(taken: MaintenancePlan, metrics: Mapping[str, Metric]) -> dict[str, float]:
+def _regret(chosen: MaintenancePlan, metrics: Mapping[str, Metric]) -> dict[str, float]:
     """By how much that is slower than the quicker of both, where both were run."""
     both = [metrics[name].median for name in (TREE_MS, INDEX_MS) if name in metrics]
     if len(both) < 2 or min(both) <= 0:
         return {}
-    name = TREE_MS if taken.has_tree else INDEX_MS
+    name = TREE_MS if chosen.has_tree else INDEX_MS
     return {"regret_share": metrics[name].median / min(both) - 1.0}

@@ -73,7 +73,7 @@ def _of_text(file: Path) -> list[pa.Array]:
     if short is not None:
         raise _no_list(file, f"line {short} has fewer than two columns")
     width = min(3, *(len(values) for _, values in lines))
-    columns = [pa.array([values[at] for _, values in lines]) for at in range(width)]
+    columns = [pa.array([values[index] for _, values in lines]) for index in range(width)]
     if width == 3:
         wrong = next((line for line in lines if not _is_cost(line[1][2])), None)
         if wrong is not None:
@@ -87,8 +87,8 @@ def _text(file: Path) -> str:
         with pa.input_stream(str(file), compression="detect") as stream:
             return str(stream.read().decode("utf-8-sig"))
     except (OSError, pa.ArrowException) as error:
-        wanted = "unpacked" if file.suffix in _PACKED and file.is_file() else "read"
-        raise _no_list(file, f"it cannot be {wanted}") from error
+        action = "unpacked" if file.suffix in _PACKED and file.is_file() else "read"
+        raise _no_list(file, f"it cannot be {action}") from error
     except UnicodeDecodeError as error:
         raise _no_list(file, "it cannot be read as text") from error
 
@@ -98,12 +98,12 @@ def _values(text: str) -> Iterator[_Line]:
     separator: str | None = None
     is_first = True
     for number, line in enumerate(text.splitlines(), start=1):
-        said = line.strip()
-        if said and not said.startswith(_SILENT):
+        content = line.strip()
+        if content and not content.startswith(_SILENT):
             if is_first:
-                separator = next((one for one in _SEPARATORS if one in said), None)
+                separator = next((one for one in _SEPARATORS if one in content), None)
                 is_first = False
-            yield number, [value.strip().strip('"').strip() for value in said.split(separator)]
+            yield number, [value.strip().strip('"').strip() for value in content.split(separator)]
 
 
 def _is_header(first: list[str], second: list[str]) -> bool:

@@ -97,16 +97,16 @@ def _places(side: int) -> tuple[Integers, Integers]:
 
 def _along_curve(column: Integers, row: Integers, side: int) -> Integers:
     """Positions along the Hilbert curve of a square; its side is a power of two."""
-    at = np.zeros(len(column), dtype=np.int64)
+    positions = np.zeros(len(column), dtype=np.int64)
     step = side // 2
     while step:
         right, down = (column & step) > 0, (row & step) > 0
-        at += step * step * ((3 * right) ^ down)
+        positions += step * step * ((3 * right) ^ down)
         # Quadrants are turned, so that each starts where the previous one ends.
         turned = np.where(right, side - 1 - column, column), np.where(right, side - 1 - row, row)
         column, row = np.where(down, column, turned[1]), np.where(down, row, turned[0])
         step //= 2
-    return at
+    return positions
 
 
 def _near(side: int, step: int) -> pa.Table:
@@ -119,14 +119,14 @@ def _near(side: int, step: int) -> pa.Table:
         for right in range(-reach, reach + 1):
             squared = (down * down + right * right) * step * step
             if 0 < squared < NEAR_CM * NEAR_CM:
-                at = np.flatnonzero(
+                indexes = np.flatnonzero(
                     (rows + down >= 0)
                     & (rows + down < side)
                     & (columns + right >= 0)
                     & (columns + right < side)
                 )
-                cost = np.full(len(at), round(squared**0.5), dtype=np.int64)
-                parts.append((at, at + down * side + right, cost))
+                cost = np.full(len(indexes), round(squared**0.5), dtype=np.int64)
+                parts.append((indexes, indexes + down * side + right, cost))
     src, dst, cost = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.lexsort((dst, src))
     return pa.table({"src": src[order], "dst": dst[order], "cost": cost[order]})

@@ -124,8 +124,8 @@ def _costs(size: int, random: np.random.Generator) -> Integers:
     return random.integers(1, COSTS + 1, size, dtype=np.int64)
 
 
-def _at_least(given: int, least: int, shape: Shape) -> None:
-    if given < least:
+def _at_least(value: int, least: int, shape: Shape) -> None:
+    if value < least:
         raise UsageError(
             f"A network of shape `{shape}` has at least {least} links",
             hint="ask for more rows, or for larger groups",

@@ -70,9 +70,9 @@ class Diagrams:
             _remember(self._both, key, result)
         return result
 
-    def without(self, function: int, gone: AbstractSet[int]) -> int:
+    def without(self, function: int, removed: AbstractSet[int]) -> int:
         """The function where these variables are false."""
-        return self._without(function, gone, {})
+        return self._without(function, removed, {})
 
     def support(self, function: int) -> frozenset[int]:
         """The variables that it depends on."""
@@ -110,15 +110,15 @@ class Diagrams:
                 stack += self._nodes[one][1:]
         return seen
 
-    def _without(self, function: int, gone: AbstractSet[int], known: dict[int, int]) -> int:
-        if function <= TRUE or self.support(function).isdisjoint(gone):
+    def _without(self, function: int, removed: AbstractSet[int], known: dict[int, int]) -> int:
+        if function <= TRUE or self.support(function).isdisjoint(removed):
             return function
         result = known.get(function)
         if result is None:
             variable, low, high = self._nodes[function]
-            result = self._without(low, gone, known)
-            if variable not in gone:
-                result = self._node(variable, result, self._without(high, gone, known))
+            result = self._without(low, removed, known)
+            if variable not in removed:
+                result = self._node(variable, result, self._without(high, removed, known))
             known[function] = result
         return result
 

@@ -107,8 +107,8 @@ class Network:
             if not self._waiting:
                 return None
             # Which channel is drawn; the oldest of its messages comes.
-            at = self._random.randrange(len(self._waiting))
-            self._waiting[at], self._waiting[-1] = self._waiting[-1], self._waiting[at]
+            index = self._random.randrange(len(self._waiting))
+            self._waiting[index], self._waiting[-1] = self._waiting[-1], self._waiting[index]
             channel = self._waiting.pop()
         return channel[1], self._channels[channel].popleft()
 

@@ -52,13 +52,13 @@ class Outbox:
         if not self._is_eager:
             self._send_due(head)
 
-    def forget(self, gone: AbstractSet[int]) -> None:
+    def forget(self, removed: AbstractSet[int]) -> None:
         """These facts are gone: alternatives are sent for what does not hold any more."""
-        hit = {row for variable in gone for row in self._mentions.pop(variable, ())}
+        hit = {row for variable in removed for row in self._mentions.pop(variable, ())}
         for head in hit:
             for known in (self._sent, self._waiting):
                 if head in known:
-                    left = self._algebra.without(head, known.pop(head), gone)
+                    left = self._algebra.without(head, known.pop(head), removed)
                     if left:
                         known[head] = left
         if not self._is_eager:
@@ -89,9 +89,9 @@ class Outbox:
         if not self._program.prunes:
             return (head,)
         group = self._groups[self._program.group(head)]
-        held = [row for row in group if self._algebra.holds(row, self._whole(row))]
+        valid = [row for row in group if self._algebra.holds(row, self._whole(row))]
         group.difference_update([row for row in group if not self._whole(row)])
-        return sorted(self._program.best(held))
+        return sorted(self._program.best(valid))
 
     def _whole(self, row: Row) -> int:
         return self._algebra.either(self._sent.get(row, 0), self._waiting.get(row, 0))

@@ -41,7 +41,7 @@ class Provenance(Protocol):
     def either(self, one: int, other: int) -> int:
         """Of a row that both have come for."""
 
-    def without(self, row: Row, value: int, gone: AbstractSet[int]) -> int:
+    def without(self, row: Row, value: int, removed: AbstractSet[int]) -> int:
         """The same after these facts are gone."""
 
     def holds(self, row: Row, value: int) -> bool:
@@ -72,9 +72,9 @@ class Absorption:
         """The variable and the body's."""
         return self._diagrams.both(self._diagrams.variable(variable), value)
 
-    def without(self, row: Row, value: int, gone: AbstractSet[int]) -> int:
+    def without(self, row: Row, value: int, removed: AbstractSet[int]) -> int:
         """Variables false everywhere."""
-        return self._diagrams.without(value, gone)
+        return self._diagrams.without(value, removed)
 
     def holds(self, row: Row, value: int) -> bool:
         """Every function but false does."""
@@ -121,13 +121,13 @@ class Relative:
         """All derivations."""
         return one | other
 
-    def without(self, row: Row, value: int, gone: AbstractSet[int]) -> int:
+    def without(self, row: Row, value: int, removed: AbstractSet[int]) -> int:
         """Derivations by other facts.
 
         Those that no fact leads to any more stay: what leads to them may come by itself, from who
         believes that they are known here.
         """
-        for variable in gone:
+        for variable in removed:
             value &= ~self._of_fact[variable].get(row[1], 0)
         return value
 

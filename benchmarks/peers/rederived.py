@@ -2,7 +2,7 @@
 
 Law: a step's deletions are followed until nothing more is lost, whatever else derives it; when no
 message is on its way, lost rows that facts alone derive return, and the others are asked for where
-a body may be left: not where word came that it is lost. Then insertions. Waiting for quiet between
+a body may be left: not where its loss was reported. Then insertions. Waiting for quiet between
 the phases costs nothing here, which a real network would have to agree on.
 No provenance: one row crosses once per fact that derives a head from it.
 Out of scope: programs that prune, for which rows alone do not tell what the next best is.
@@ -85,8 +85,8 @@ class RederivingPeer:
 
     def state_bytes(self) -> int:
         """Of rows, and of facts on both sides."""
-        held = [*self._rows.values(), *self._home.values(), *self._met.values()]
-        return NUMBER_BYTES * sum(len(one) for several in held for one in several)
+        stored = [*self._rows.values(), *self._home.values(), *self._met.values()]
+        return NUMBER_BYTES * sum(len(one) for several in stored for one in several)
 
     def _add(self, row: Row) -> None:
         if row not in self._rows[row[0]]:
@@ -103,8 +103,8 @@ class RederivingPeer:
 
     def _derive(self, kind: Kind, fact: Fact, body: Row) -> None:
         for head in self._program.heads(fact, body):
-            said = body if kind is Kind.ROW_LOST else ()
-            self._send(head[0], Message(kind, head, 0, said))
+            reported = body if kind is Kind.ROW_LOST else ()
+            self._send(head[0], Message(kind, head, 0, reported))
 
     def _answer(self, head: Row, body: Row) -> None:
         """Whether the body is here, and a fact that derives the head from it."""

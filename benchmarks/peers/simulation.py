@@ -88,12 +88,15 @@ class Simulation:
         self._rederiving: list[RederivingPeer] = []
         self._algebra: Provenance | None = None
         if scheme is Scheme.DRED:
-            self._rederiving = [RederivingPeer(at, self._network, program) for at in range(peers)]
+            self._rederiving = [
+                RederivingPeer(number, self._network, program) for number in range(peers)
+            ]
         else:
             self._algebra = algebra = _algebra(scheme, bounds)
             length = window if scheme.is_eager else 0
             self._tracked = [
-                TrackedPeer(at, self._network, program, algebra, length) for at in range(peers)
+                TrackedPeer(number, self._network, program, algebra, length)
+                for number in range(peers)
             ]
 
     @property
@@ -107,14 +110,14 @@ class Simulation:
         began = time.process_time()
         self._network.begin()
         with _deep():
-            gone = [fact for fact in dict.fromkeys(go) if fact in self._facts]
-            self._facts.difference_update(gone)
-            came = [fact for fact in dict.fromkeys(come) if fact not in self._facts]
-            self._facts.update(came)
+            deleted = [fact for fact in dict.fromkeys(go) if fact in self._facts]
+            self._facts.difference_update(deleted)
+            inserted = [fact for fact in dict.fromkeys(come) if fact not in self._facts]
+            self._facts.update(inserted)
             if self._rederiving:
-                self._step_rederiving(came, gone)
+                self._step_rederiving(inserted, deleted)
             else:
-                self._step_tracked(came, gone)
+                self._step_tracked(inserted, deleted)
         cpu_ms = (time.process_time() - began) * 1000.0
         messages, size = self._network.messages, self._network.bytes
         return StepCost(messages - before[0], size - before[1], cpu_ms)
@@ -139,10 +142,10 @@ class Simulation:
     def _peers(self) -> list[_Peer]:
         return [*self._tracked, *self._rederiving]
 
-    def _step_tracked(self, came: Collection[Fact], gone: Collection[Fact]) -> None:
-        for fact in gone:
+    def _step_tracked(self, inserted: Collection[Fact], deleted: Collection[Fact]) -> None:
+        for fact in deleted:
             self._tracked[self._at(fact)].delete(fact)
-        for fact in came:
+        for fact in inserted:
             self._variables += 1
             self._tracked[self._at(fact)].insert(fact, self._variables)
         self._deliver()
@@ -153,14 +156,14 @@ class Simulation:
             if not self._deliver() and self._network.messages == before:
                 return
 
-    def _step_rederiving(self, came: Collection[Fact], gone: Collection[Fact]) -> None:
-        for fact in gone:
+    def _step_rederiving(self, inserted: Collection[Fact], deleted: Collection[Fact]) -> None:
+        for fact in deleted:
             self._rederiving[self._at(fact)].delete(fact)
         self._deliver()
         for peer in self._rederiving:
             peer.rederive()
         self._deliver()
-        for fact in came:
+        for fact in inserted:
             self._rederiving[self._at(fact)].insert(fact)
         self._deliver()
 

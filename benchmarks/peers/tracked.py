@@ -48,7 +48,7 @@ class TrackedPeer:
         self._behind: set[Row] = set()
         """Rows of which something was held back, as they were beaten."""
         self._mentions: dict[int, set[Row]] = defaultdict(set)
-        self._gone: set[int] = set()
+        self._removed: set[int] = set()
         self._outbox = Outbox(program, algebra, self._ship, is_eager=window > 0)
 
     def insert(self, fact: Fact, variable: int) -> None:
@@ -99,10 +99,10 @@ class TrackedPeer:
 
     def state_bytes(self) -> int:
         """Of rows, facts on both sides and the outbox, with their provenance."""
-        held = list(self.provenance())
-        provenance = sum(self._algebra.size(row, value) for row, value in held)
+        stored = list(self.provenance())
+        provenance = sum(self._algebra.size(row, value) for row, value in stored)
         facts = [*self._home, *(fact for met in self._met.values() for fact in met)]
-        numbers = sum(map(len, facts)) + sum(len(row) for row, _ in held)
+        numbers = sum(map(len, facts)) + sum(len(row) for row, _ in stored)
         return provenance + NUMBER_BYTES * numbers + _VARIABLE_BYTES * len(facts)
 
     def _meet(self, fact: Fact, variable: int) -> None:
@@ -115,8 +115,8 @@ class TrackedPeer:
 
     def _receive(self, row: Row, value: int) -> None:
         """Provenance comes for a row: from a fact of its own, or from who derived it."""
-        if not self._gone.isdisjoint(self._algebra.variables(row, value)):
-            value = self._algebra.without(row, value, self._gone)
+        if not self._removed.isdisjoint(self._algebra.variables(row, value)):
+            value = self._algebra.without(row, value, self._removed)
         old = self._rows.get(row, 0)
         new = self._algebra.either(old, value)
         if new == old:
@@ -152,16 +152,16 @@ class TrackedPeer:
         for head in self._program.heads(fact, body):
             self._outbox.put(head, self._algebra.derived(variable, head, body, value))
 
-    def _forget(self, gone: AbstractSet[int]) -> None:
+    def _forget(self, removed: AbstractSet[int]) -> None:
         """Facts are gone: first the alternatives of what was sent, then rows of one's own."""
-        self._gone |= gone
-        for variable in gone & self._met_by.keys():
+        self._removed |= removed
+        for variable in removed & self._met_by.keys():
             fact = self._met_by.pop(variable)
             del self._met[self._program.meets(fact)][fact]
-        self._outbox.forget(gone)
-        hit = {row for variable in gone for row in self._mentions.pop(variable, ())}
+        self._outbox.forget(removed)
+        hit = {row for variable in removed for row in self._mentions.pop(variable, ())}
         for row in hit & self._rows.keys():
-            left = self._algebra.without(row, self._rows.pop(row), gone)
+            left = self._algebra.without(row, self._rows.pop(row), removed)
             if left:
                 self._rows[row] = left
         lost = [row for row in hit & self._held if not self._still_holds(row)]

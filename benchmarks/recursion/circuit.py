@@ -52,7 +52,7 @@ class RecursiveQuery(Struct, frozen=True):
     def compiled(self) -> Dataflow:
         """A circuit of its own for whoever asks: it holds its state; UnsupportedError for none."""
         kept = self.answer.kept
-        barriers = [at for at, node in enumerate(kept.walk()) if isinstance(node, Fixpoint)]
+        barriers = [index for index, node in enumerate(kept.walk()) if isinstance(node, Fixpoint)]
         try:
             return compile_plan(kept, self.partitions, {}, barriers=barriers, answer=self.answer)
         except BlockedError as error:
@@ -92,8 +92,8 @@ class Kept:
 
     def against(self, other: Kept) -> AgainstRecapture:
         """Its sketches beside those of another circuit over the same rows."""
-        own, theirs = self._session.ranges(), other._session.ranges()
-        relations = [compare(ranges, theirs[access]) for access, ranges in own.items()]
+        ours, theirs = self._session.ranges(), other._session.ranges()
+        relations = [compare(ranges, theirs[access]) for access, ranges in ours.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     @property
@@ -123,7 +123,7 @@ def _partitions(
     ranges: int,
 ) -> dict[AccessId, RangePartition]:
     """Of every access of the tables whose attribute the workload names."""
-    made: dict[TableName, RangePartition] = {}
+    created: dict[TableName, RangePartition] = {}
     for table, attribute in case.query.sketch.items():
         column = schemas[table].find(attribute)
         if column is None:
@@ -139,5 +139,5 @@ def _partitions(
         boundaries = equidepth_boundaries(
             values.take(np.arange(0, len(values), every)).to_pylist(), ranges
         )
-        made[table] = RangePartition(table, attribute, column.type, boundaries)
-    return {scan.access: made[scan.table] for scan in plan.scans if scan.table in made}
+        created[table] = RangePartition(table, attribute, column.type, boundaries)
+    return {scan.access: created[scan.table] for scan in plan.scans if scan.table in created}

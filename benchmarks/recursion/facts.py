@@ -46,12 +46,12 @@ def facts_of(case: SuiteCase, program: str, selection: str) -> Facts:
     tables = list(_tables(case))
     if program == REGIONS:
         triggered = _with(case, tables, ("sensor", "at"))
-        made = Regions(
+        regions = Regions(
             _grouped(_with(case, tables, ("src", "dst"))),
             _grouped(_with(case, tables, ("sensor", "region"))),
         )
-        first = tuple((sensor,) for sensor, at in triggered if at == 0)
-        return Facts(made, first, tuple((sensor,) for sensor, at in triggered if at != 0))
+        first = tuple((sensor,) for sensor, time in triggered if time == 0)
+        return Facts(regions, first, tuple((sensor,) for sensor, time in triggered if time != 0))
     if program == REACH:
         return Facts(Reach(), (), tuple(sorted({*_with(case, tables, ("src", "dst"))})))
     links = _with(case, tables, ("src", "dst", "cost"))

@@ -66,8 +66,8 @@ def _reached(rows: pa.Table, sources: int) -> pa.Table:
     front = np.arange(min(sources, links.nodes))
     # A round per hop.
     while len(front):
-        _, at = links.of(front)
-        nexts = links.ends[at]
+        _, indexes = links.of(front)
+        nexts = links.ends[indexes]
         front = np.unique(nexts[~result[nexts]])
         result[front] = True
     return _table(np.flatnonzero(result).astype(np.int64))
@@ -81,8 +81,8 @@ def _least_costs(rows: pa.Table, sources: int) -> pa.Table:
     least[front] = first
     # As many rounds as links of a cheapest way.
     while len(front):
-        lengths, at = links.of(front)
-        ends, sums = links.ends[at], np.repeat(least[front], lengths) + costs[at]
+        lengths, indexes = links.of(front)
+        ends, sums = links.ends[indexes], np.repeat(least[front], lengths) + costs[indexes]
         cheaper = sums < least[ends]
         ends, sums = ends[cheaper], sums[cheaper]
         np.minimum.at(least, ends, sums)

@@ -45,8 +45,8 @@ def main(arguments: list[str]) -> int:
 
 def has_pathway(python: str) -> bool:
     """Whether this interpreter can import it."""
-    asked = [python, "-c", "import pathway"]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    command = [python, "-c", "import pathway"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def started(python: str, least: int) -> Peer:

@@ -94,7 +94,7 @@ class OnDisk(Struct, dict=True):
     keys: dict[str, Integers]
     numbers: Integers
     """The `b` of `s`."""
-    came: pa.Table | None = None
+    inserted: pa.Table | None = None
     _random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     @classmethod
@@ -136,11 +136,11 @@ class OnDisk(Struct, dict=True):
         )
 
     def change(self, size: int) -> None:
-        """One commit: so many rows like its own come to `s`, or those that came go."""
+        """One commit: inserts rows like its own in `s`, or deletes those."""
         path = str(self.folder / "s")
-        if self.came is not None:
+        if self.inserted is not None:
             DeltaTable(path).delete(f"id >= {self.rows}")
-            self.came = None
+            self.inserted = None
             return
         # Half of them in groups that nearly pass or just do, so that sketches change.
         near = np.argsort(_totals(self.keys, self.numbers))[-4 * _PASSING_ROWS // self.partners :]
@@ -148,28 +148,30 @@ class OnDisk(Struct, dict=True):
         drawn = np.concatenate([drawn, self._random.choice(near, size // 2)])
         ids = self.rows + np.arange(size, dtype=np.int64)
         numbers = self._random.integers(0, 100, size, dtype=np.int64)
-        self.came = pa.table({"id": ids, "a": drawn.astype(np.int64), "b": numbers})
-        write_deltalake(path, self.came, mode="append")
+        self.inserted = pa.table({"id": ids, "a": drawn.astype(np.int64), "b": numbers})
+        write_deltalake(path, self.inserted, mode="append")
 
     def now(self) -> dict[str, pa.Table]:
         """Rows of both tables as they stand, without reading them."""
         ids = pa.array(np.arange(self.rows, dtype=np.int64))
         r = pa.table({"id": ids, "a": self.keys["r"]})
         s = pa.table({"id": ids, "a": self.keys["s"], "b": self.numbers})
-        return {"r": r, "s": s if self.came is None else pa.concat_tables([s, self.came])}
+        return {"r": r, "s": s if self.inserted is None else pa.concat_tables([s, self.inserted])}
 
     def sketches(self) -> Sketches:
         """What the sketches have to be."""
         keys, numbers = dict(self.keys), self.numbers
-        if self.came is not None:
-            keys["s"] = np.concatenate([keys["s"], self.came.column("a").to_numpy()])
-            numbers = np.concatenate([numbers, self.came.column("b").to_numpy()])
+        if self.inserted is not None:
+            keys["s"] = np.concatenate([keys["s"], self.inserted.column("a").to_numpy()])
+            numbers = np.concatenate([numbers, self.inserted.column("b").to_numpy()])
         passes = _totals(keys, numbers) > self.least
-        # Who came has the largest numbers, which are all in the last range.
-        ranges = {name: np.flatnonzero(passes[own]) // self.width for name, own in keys.items()}
+        # Inserted rows have the largest numbers, all in the last range.
+        ranges = {
+            name: np.flatnonzero(passes[values]) // self.width for name, values in keys.items()
+        }
         return {
-            name: frozenset(np.unique(np.minimum(own, self.last)).tolist())
-            for name, own in ranges.items()
+            name: frozenset(np.unique(np.minimum(values, self.last)).tolist())
+            for name, values in ranges.items()
         }
 
     def stored(self) -> Sketches:
@@ -207,7 +209,7 @@ def maintained(opened: impctl.OpenWorkload, into: list[Wall]) -> float:
 
 def _totals(keys: Mapping[str, Integers], numbers: Integers) -> Integers:
     """The sum of every group of the join, without joining: shape (keys,)."""
-    size = int(max(own.max() for own in keys.values())) + 1
+    size = int(max(values.max() for values in keys.values())) + 1
     times = np.bincount(keys["r"], minlength=size)
     # Exact: sums of some thousand numbers below 100.
     sums = np.bincount(keys["s"], weights=numbers, minlength=size).astype(np.int64)

@@ -60,13 +60,13 @@ class Pairs(Struct, frozen=True):
     def steps(self, size: int) -> Iterator[Step]:
         """So many rows like its own, with an odd `id`, come to `s`, and go with the next step."""
         random = np.random.default_rng(1)
-        own = partners_table(self.rows, self.partners, 2)
+        partner_rows = partners_table(self.rows, self.partners, 2)
         before = self.tables()["s"]
         while True:
             drawn = random.choice(self.rows, size, replace=False)
-            came = _with_ids(own.take(pa.array(drawn)), 1)
-            yield Step({"s": came}, {}, {"s": pa.concat_tables([before, came])})
-            yield Step({}, {"s": came}, {"s": before})
+            inserted = _with_ids(partner_rows.take(pa.array(drawn)), 1)
+            yield Step({"s": inserted}, {}, {"s": pa.concat_tables([before, inserted])})
+            yield Step({}, {"s": inserted}, {"s": before})
 
     def groups(self, tables: Mapping[str, pa.Table]) -> Groups:
         """The answer: of a key as often the sum of `s` as `r` has it."""
@@ -126,16 +126,16 @@ class Tree:
     def is_right(self, tables: Mapping[str, pa.Table]) -> bool:
         """Whether the sketches, and the answer where it is kept, are those of these rows."""
         groups = self.pairs.groups(tables)
-        held = self._session.ranges().items()
-        result = {access.split("#")[0]: set(ranges) for access, ranges in held}
-        wanted = {name: self.pairs.keys_to_ranges(name, tables, groups) for name in "rs"}
-        return result == wanted and (self._answer is None or self._kept(self._answer) == groups)
+        stored = self._session.ranges().items()
+        result = {access.split("#")[0]: set(ranges) for access, ranges in stored}
+        expected = {name: self.pairs.keys_to_ranges(name, tables, groups) for name in "rs"}
+        return result == expected and (self._answer is None or self._kept(self._answer) == groups)
 
     def _kept(self, answer: AnswerPlan) -> Groups:
         kept = self._session.compiled.kept
         assert kept is not None
         table = answer_of_rows(answer.ending, kept.whole(), "UTC")
-        keys, totals = (table.column(at).to_pylist() for at in (0, 1))
+        keys, totals = (table.column(index).to_pylist() for index in (0, 1))
         return dict(zip(keys, totals, strict=True))
 
 
@@ -165,13 +165,13 @@ class Peer:
             raise
 
     def step(
-        self, came: Mapping[str, pa.Table], went: Mapping[str, pa.Table], groups: Groups
+        self, inserted: Mapping[str, pa.Table], deleted: Mapping[str, pa.Table], groups: Groups
     ) -> Taken:
         """Rows of tables with `id`, `a` and `b` come and go; waits for the answer to be `groups`.
 
         PeerFailedError where it does not become that.
         """
-        lines = [*_lines("+", came), *_lines("-", went)]
+        lines = [*_lines("+", inserted), *_lines("-", deleted)]
         lines += [f"= {key} {total}" for key, total in groups.items()]
         result = self._asked([*lines, "go"])
         if "cpu_ms" not in result:
@@ -268,10 +268,10 @@ def compared(pairs: Pairs, turns: Turns, start: Callable[[int], Peer], *, keeps:
         peer.step(tables, {}, groups)
         _check(tree, tables)
         times = []
-        for at in range(turns.warm + turns.timed):
+        for turn in range(turns.warm + turns.timed):
             step = next(steps)
             tables.update(step.after)
-            times.append(_turn(tree, peer, step, tables, is_first=at % 2 == 0))
+            times.append(_turn(tree, peer, step, tables, is_first=turn % 2 == 0))
         rest_ms = peer.rest()
     tree_ms, cpu_ms, wall_ms = map(statistics.median, zip(*times[turns.warm :], strict=True))
     return Compared(tree_ms, cpu_ms, wall_ms, rest_ms)
@@ -282,10 +282,10 @@ def _turn(
 ) -> tuple[float, float, float]:
     groups = tree.pairs.groups(tables)
     tree_ms = tree.step(step) if is_first else 0.0
-    taken = peer.step(step.came, step.went, groups)
+    times = peer.step(step.inserted, step.deleted, groups)
     tree_ms = tree_ms if is_first else tree.step(step)
     _check(tree, tables)
-    return tree_ms, taken.cpu_ms, taken.wall_ms
+    return tree_ms, times.cpu_ms, times.wall_ms
 
 
 def _check(tree: Tree, tables: Mapping[str, pa.Table]) -> None:

@@ -31,7 +31,7 @@ class Row(pw.Schema):  # type: ignore[misc]  # Pathway is not installed here
 
 
 class Rows(pw.io.python.ConnectorSubject):  # type: ignore[misc]  # as above
-    """What came and went of both tables, step by step."""
+    """Changes of both tables, step by step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class Rows(pw.io.python.ConnectorSubject):  # type: ignore[misc]  # as above
 
     def run(self) -> None:
         while True:
-            for came, row in self.steps.get():
-                (self.next if came else self.delete)(**row)
+            for is_insert, row in self.steps.get():
+                (self.next if is_insert else self.delete)(**row)
             self.commit()
 
 
@@ -56,7 +56,7 @@ class Answer:
         self.changed = threading.Condition()
 
     def on_change(self, key: Any, row: dict[str, int], time: int, is_addition: bool) -> None:
-        """A sum that came or went; of one time both come, in either order."""
+        """A sum inserted or deleted; of one time, both in either order."""
         del key, time
         if is_addition:
             self.groups[row["a"]] = row["total"]
@@ -68,9 +68,9 @@ class Answer:
         with self.changed:
             self.changed.notify()
 
-    def is_soon(self, wanted: dict[int, int]) -> bool:
+    def is_soon(self, expected: dict[int, int]) -> bool:
         with self.changed:
-            return self.changed.wait_for(lambda: self.groups == wanted, timeout=_WAITS_S)
+            return self.changed.wait_for(lambda: self.groups == expected, timeout=_WAITS_S)
 
 
 def main() -> None:
@@ -85,15 +85,15 @@ def main() -> None:
     level = pw.MonitoringLevel.NONE
     threading.Thread(target=lambda: pw.run(monitoring_level=level), daemon=True).start()
     threads = os.environ.get("PATHWAY_THREADS", "1")
-    said = {"pathway": version("pathway"), "python": sys.version.split()[0], "threads": threads}
-    say(said)
+    hello = {"pathway": version("pathway"), "python": sys.version.split()[0], "threads": threads}
+    say(hello)
     follow(rows, answer)
 
 
 def follow(rows: Rows, answer: Answer) -> None:
     """Steps from the input until it ends."""
     changes: Changes = []
-    wanted: dict[int, int] = {}
+    expected: dict[int, int] = {}
     for line in sys.stdin:
         sign, *rest = line.split()
         if sign in "+-":
@@ -101,7 +101,7 @@ def follow(rows: Rows, answer: Answer) -> None:
             row = {"table": name, "id_": int(id_), "a": int(a), "b": int(b)}
             changes.append((sign == "+", row))
         elif sign == "=":
-            wanted[int(rest[0])] = int(rest[1])
+            expected[int(rest[0])] = int(rest[1])
         elif sign == "rest":
             began = time.process_time()
             time.sleep(1.0)
@@ -109,11 +109,11 @@ def follow(rows: Rows, answer: Answer) -> None:
         else:
             cpu, wall = time.process_time(), time.perf_counter()
             rows.steps.put(changes)
-            is_right = answer.is_soon(wanted)
+            is_right = answer.is_soon(expected)
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            taken = {"cpu_ms": cpu * 1000.0, "wall_ms": wall * 1000.0}
-            say(taken if is_right else {"groups": sorted(answer.groups.items())})
-            changes, wanted = [], {}
+            times = {"cpu_ms": cpu * 1000.0, "wall_ms": wall * 1000.0}
+            say(times if is_right else {"groups": sorted(answer.groups.items())})
+            changes, expected = [], {}
 
 
 def say(result: dict[str, Any]) -> None:

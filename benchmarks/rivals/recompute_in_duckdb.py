@@ -59,7 +59,7 @@ def _cell(tables: OnDisk) -> bool:
     say(f"{name}: duckdb {duckdb.__version__}")
     steps: list[Wall] = []
     engine: list[float] = []
-    asked: dict[str, list[Wall]] = {"memory": [], "files": []}
+    measured: dict[str, list[Wall]] = {"memory": [], "files": []}
     with impctl.open(tables.workload) as opened, duckdb.connect() as connection:
         captures: list[Wall] = []
         with clocked(captures):
@@ -68,40 +68,40 @@ def _cell(tables: OnDisk) -> bool:
         for turn in range(_WARM + _TURNS):
             tables.change(_CHANGED)
             engine.append(maintained(opened, steps))
-            wanted, stored = tables.sketches(), tables.stored()
-            for place, times in asked.items():
-                result = _anew(connection, tables, place, times)
-                if not result == wanted == stored:
-                    say(f"{name}: sketches differ at turn {turn}, DuckDB's of {place}")
+            expected, stored = tables.sketches(), tables.stored()
+            for source, times in measured.items():
+                result = _anew(connection, tables, source, times)
+                if not result == expected == stored:
+                    say(f"{name}: sketches differ at turn {turn}, DuckDB's of {source}")
                     return False
     process = tables.afresh(_CHANGED)
     if tables.sketches() != tables.stored():
         say(f"{name}: sketches of a fresh process differ")
         return False
-    sizes = ", ".join(f"{len(ranges):,} ranges of {which}" for which, ranges in wanted.items())
+    sizes = ", ".join(f"{len(ranges):,} ranges of {which}" for which, ranges in expected.items())
     say(f"{name}: sketches have {sizes}")
     step = Wall.middle(steps[_WARM:])
     say(f"{name}: maintain {step.text()}, engine {statistics.median(engine[_WARM:]):.1f} ms")
     say(f"{name}: fresh process {process.text()}")
-    for place, times in asked.items():
-        anew = Wall.middle(times[_WARM:])
+    for source, times in measured.items():
+        again = Wall.middle(times[_WARM:])
         # Who else uses the machine doubles what the wall says, not so much what processors do.
-        missed = "" if anew.cpu_ms >= GOAL * step.cpu_ms else f"; the goal of {GOAL:.0f} is missed"
-        say(f"{name}: DuckDB anew from {place} {anew.text()}")
-        say(f"{name}: that is {anew.times(step)} the step's{missed}")
-        say(f"{name}: that is {anew.times(process)} the fresh process's")
+        missed = "" if again.cpu_ms >= GOAL * step.cpu_ms else f"; the goal of {GOAL:.0f} is missed"
+        say(f"{name}: DuckDB anew from {source} {again.text()}")
+        say(f"{name}: that is {again.times(step)} the step's{missed}")
+        say(f"{name}: that is {again.times(process)} the fresh process's")
     return True
 
 
-def _anew(connection: Any, tables: OnDisk, place: str, into: list[Wall]) -> Sketches:
+def _anew(connection: Any, tables: OnDisk, source: str, into: list[Wall]) -> Sketches:
     """What DuckDB finds now, only the question clocked."""
     names = {}
-    for name, rows in tables.now().items() if place == "memory" else ():
+    for name, rows in tables.now().items() if source == "memory" else ():
         names[name] = f"own_{name}"
         connection.register("held", rows)
         connection.execute(f"CREATE OR REPLACE TABLE own_{name} AS FROM held")
         connection.unregister("held")
-    for name in ("r", "s") if place == "files" else ():
+    for name in ("r", "s") if source == "files" else ():
         names[name] = f"read_parquet({DeltaTable(str(tables.folder / name)).file_uris()})"
     text = _TEXT.format(**names, least=tables.least, width=tables.width, last=tables.last)
     with clocked(into):

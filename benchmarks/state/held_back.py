@@ -35,11 +35,13 @@ Change = Mapping[TableName, Part]
 """What one run carries on."""
 
 
-def moving_tables(case: SuiteCase, wanted: str = "tables of the workload") -> tuple[TableName, ...]:
+def moving_tables(
+    case: SuiteCase, expected: str = "tables of the workload"
+) -> tuple[TableName, ...]:
     """Option `tables`; WorkloadError, which says what is `wanted`, for none or for unknown ones."""
     tables = case.texts("tables")
     if not tables or not set(tables) <= case.ctx.workload.tables.keys():
-        raise case.refuse("tables", wanted)
+        raise case.refuse("tables", expected)
     return tables
 
 
@@ -81,8 +83,8 @@ def hold_back(
     their own.
     """
     result: list[dict[TableName, Part]] = []
-    for table, wanted in shares.items():
-        parts = _held(ctx, table, wanted, deletes, seed)
+    for table, share in shares.items():
+        parts = _held(ctx, table, share, deletes, seed)
         result = result or [{} for _ in parts]
         for change, part in zip(result, parts, strict=True):
             change[table] = part
@@ -113,7 +115,7 @@ def _held(
     order = random.permutation(len(rows))
     sizes = [max(1, round(len(rows) * share)) for share in shares]
     ends = np.cumsum(sizes).tolist()
-    gone = round(sizes[0] * deletes) if len(sizes) == 1 else 0
+    deleted = round(sizes[0] * deletes) if len(sizes) == 1 else 0
     base = rows.take(pa.array(np.sort(order[ends[-1] :])))
     path = ctx.tables.source(table).path
     size = max(1, base.nbytes // max(1, len(snapshot.files)))
@@ -122,7 +124,7 @@ def _held(
         rows.take(pa.array(np.sort(order[end - size : end])))
         for size, end in zip(sizes, ends, strict=True)
     ]
-    if gone:
-        append_rows(path, drawn[0].slice(0, gone))
+    if deleted:
+        append_rows(path, drawn[0].slice(0, deleted))
     ctx.tables.advance(table)
-    return [Part(one.slice(gone), gone) for one in drawn]
+    return [Part(one.slice(deleted), deleted) for one in drawn]

@@ -89,11 +89,11 @@ def brought_to(ctx: Context, spec: QuerySpec, way: str, budget: int | None) -> f
     else:
         assert budget is not None
         kept = _chosen_by(simpler, weigh_state(ctx, ctx.store(), [spec]), budget)
-    said = [*kept.troubles.values()]
+    problems = [*kept.troubles.values()]
     for name in kept.queries:
-        said += converted(ctx, ctx.store(), kept, name)
-    if said:
-        raise StateCorruptError(said[0], hint="run the suite again")
+        problems += converted(ctx, ctx.store(), kept, name)
+    if problems:
+        raise StateCorruptError(problems[0], hint="run the suite again")
     return watch.ms
 
 

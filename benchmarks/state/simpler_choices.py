@@ -81,7 +81,7 @@ def knapsack(model: StateModel, budget: int) -> dict[str, PieceMode]:
         return modes
     before = per_day(model, least)
     best = np.zeros(_CELLS + 1)
-    taken = []
+    choices = []
     for piece in pieces:
         gain = before - per_day(model, {**least, piece.name: PieceMode.KEPT})
         more = _bytes(piece) - piece.sizes[least[piece.name]]
@@ -91,12 +91,12 @@ def knapsack(model: StateModel, budget: int) -> dict[str, PieceMode]:
             with_it = best[: _CELLS + 1 - cells] + gain
             is_taken[cells:] = with_it > best[cells:]
             best[cells:] = np.maximum(best[cells:], with_it)
-        taken.append((piece, cells, is_taken))
-    at = _CELLS
-    for piece, cells, is_taken in reversed(taken):
-        if is_taken[at]:
+        choices.append((piece, cells, is_taken))
+    cell = _CELLS
+    for piece, cells, is_taken in reversed(choices):
+        if is_taken[cell]:
             modes[piece.name] = PieceMode.KEPT
-            at -= cells
+            cell -= cells
     return modes
 
 

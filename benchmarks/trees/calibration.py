@@ -78,18 +78,18 @@ def main() -> None:
     """Measure, and write the constants with the errors that half and four fifths stay below."""
     result = [one for one in map(measured, cases(Random(7))) if one is not None]
     for mode, way in product(TreeMode, ("index", "tree")):
-        own = [one for one in result if one.mode is mode]
-        shares = np.array([getattr(one, way) for one in own])
-        wanted = np.array([getattr(one, f"{way}_us") for one in own])
-        constants = fitted(shares, wanted)
-        errors = np.exp(np.abs(np.log(shares @ constants / wanted)))
+        cells = [one for one in result if one.mode is mode]
+        shares = np.array([getattr(one, way) for one in cells])
+        actual = np.array([getattr(one, f"{way}_us") for one in cells])
+        constants = fitted(shares, actual)
+        errors = np.exp(np.abs(np.log(shares @ constants / actual)))
         kind = costs.IndexTimes if way == "index" else costs.TreeTimes
-        said = ", ".join(
+        listed = ", ".join(
             f"{name}={c:.3g}" for name, c in zip(kind.__struct_fields__, constants, strict=True)
         )
         half, most = np.quantile(errors, [0.5, 0.8])
-        told = f"{mode} {way}: {said}; {len(own)} cells, off by {half:.2f} and {most:.2f} times"
-        sys.stdout.write(f"{told}\n")
+        line = f"{mode} {way}: {listed}; {len(cells)} cells, off by {half:.2f} and {most:.2f} times"
+        sys.stdout.write(f"{line}\n")
 
 
 def cases(random: Random) -> Iterator[Case]:
@@ -169,16 +169,16 @@ def _stream(case: Case) -> Stream:
 
 def _stepped(root: Plan, tables: Tables, stream: Stream) -> tuple[float, float]:
     """Microseconds of a step of the index join and of the tree, the lower third of all."""
-    ways = [_filled(root, tables, has_trees=False), _filled(root, tables, has_trees=True)]
-    taken: list[list[float]] = [[], []]
-    for at in range(_WARM + _STEPS):
+    variants = [_filled(root, tables, has_trees=False), _filled(root, tables, has_trees=True)]
+    times: list[list[float]] = [[], []]
+    for step in range(_WARM + _STEPS):
         changes = next(stream.steps).changes()
-        for place in (0, 1) if at % 2 else (1, 0):
+        for variant in (0, 1) if step % 2 else (1, 0):
             began = time.process_time()
-            ways[place].step(changes)
-            taken[place].append((time.process_time() - began) * 1e6)
-    assert list(ways[0].ranges().values()) == list(ways[1].ranges().values())
-    index, tree = (float(np.quantile(part[_WARM:], 0.3)) for part in taken)
+            variants[variant].step(changes)
+            times[variant].append((time.process_time() - began) * 1e6)
+    assert list(variants[0].ranges().values()) == list(variants[1].ranges().values())
+    index, tree = (float(np.quantile(part[_WARM:], 0.3)) for part in times)
     return index, tree
 
 
@@ -208,26 +208,26 @@ def _shares(constants: dict[str, Any], mode: TreeMode, milliseconds: Any) -> tup
     return tuple(result)
 
 
-def fitted(shares: Any, wanted: Any) -> Any:
+def fitted(shares: Any, actual: Any) -> Any:
     """Constants of zero and more by which the products come near what is wanted, relatively."""
-    expected, weights = wanted, np.ones(len(wanted))
+    expected, weights = actual, np.ones(len(actual))
     for _ in range(6):
-        scale = weights / np.sqrt(wanted * np.maximum(expected, 1.0))
-        constants = _at_least_zero(shares * scale[:, None], wanted * scale)
+        scale = weights / np.sqrt(actual * np.maximum(expected, 1.0))
+        constants = _at_least_zero(shares * scale[:, None], actual * scale)
         expected = shares @ constants
-        errors = np.abs(np.log(np.maximum(expected, 1.0) / wanted))
+        errors = np.abs(np.log(np.maximum(expected, 1.0) / actual))
         weights = 1.0 / np.sqrt(np.maximum(errors / 0.3, 1.0))
     return constants
 
 
-def _at_least_zero(shares: Any, wanted: Any) -> Any:
+def _at_least_zero(shares: Any, actual: Any) -> Any:
     places: Sequence[int] = range(shares.shape[1])
     while True:
-        result, *_ = np.linalg.lstsq(shares[:, list(places)], wanted, rcond=None)
+        result, *_ = np.linalg.lstsq(shares[:, list(places)], actual, rcond=None)
         if (result >= 0).all():
             break
         least = int(np.argmin(result))
-        places = [place for at, place in enumerate(places) if at != least]
+        places = [position for index, position in enumerate(places) if index != least]
     constants = np.zeros(shares.shape[1])
     constants[list(places)] = result
     return constants

@@ -103,9 +103,9 @@ def _survivors(block: PlannedBlock, renderer: Renderer) -> tuple[exp.Select, lis
     decided = block.block.decided
     if not isinstance(decided, Select):
         raise NoSemiJoinsError("a LIMIT decides, and DuckDB does not keep its ties")
-    there = {attribute.id for attribute in decided.attributes}
+    present = {attribute.id for attribute in decided.attributes}
     keys = [key.attribute.id for key in shape.top.keys]
-    if not there.issuperset(keys):
+    if not present.issuperset(keys):
         raise NoSemiJoinsError("a group's columns are not among those of its condition")
     return _translated(renderer.select(decided)), [renderer.name(key) for key in keys]
 
@@ -119,9 +119,9 @@ class _Writer(Struct, frozen=True):
 
     def up(self) -> Iterator[str]:
         """Every node with those of its rows that find partners below."""
-        for at, node in enumerate(self.shape.nodes):
-            rows = exp.select("mine.*").from_(self._rows(at, node).subquery("mine"))
-            for child in self.shape.children_of(at):
+        for index, node in enumerate(self.shape.nodes):
+            rows = exp.select("mine.*").from_(self._rows(index, node).subquery("mine"))
+            for child in self.shape.children_of(index):
                 below = self.shape.nodes[child]
                 kind = {Edge.LEFT: "", Edge.ANTI: "left anti"}.get(below.edge, "left semi")
                 if kind:
@@ -130,54 +130,57 @@ class _Writer(Struct, frozen=True):
                         on=self._met(child, "mine", _up(child)),
                         join_type=kind,
                     )
-            yield _created(_up(at), rows)
+            yield _created(_up(index), rows)
 
     def down(self, survivors: tuple[exp.Select, list[str]] | None) -> Iterator[str]:
         """Every node, parents first, with those that are wanted."""
         last = len(self.shape.nodes) - 1
-        for at in range(last, -1, -1):
-            node = self.shape.nodes[at]
-            if not self._is_wanted(at):
+        for index in range(last, -1, -1):
+            node = self.shape.nodes[index]
+            if not self._is_wanted(index):
                 continue
-            rows = exp.select("mine.*").from_(exp.to_table(_up(at), alias="mine"))
+            rows = exp.select("mine.*").from_(exp.to_table(_up(index), alias="mine"))
             if node.parent is not None:
                 above = _down(node.parent)
-                on = self._met(at, above, "mine")
+                on = self._met(index, above, "mine")
                 rows = rows.join(exp.to_table(above), on=on, join_type="left semi")
             elif survivors is not None and survivors[1]:
                 select, names = survivors
                 pairs = zip(self.shape.groups, names, strict=True)
                 on = exp.and_(
-                    *(_same(_kept("mine", place), _named("kept", name)) for place, name in pairs)
+                    *(
+                        _same(_kept("mine", position), _named("kept", name))
+                        for position, name in pairs
+                    )
                 )
                 rows = rows.join(select.subquery("kept"), on=on, join_type="left semi")
             elif survivors is not None:
                 rows = rows.where(exp.Exists(this=survivors[0]))
-            yield _created(_down(at), rows)
+            yield _created(_down(index), rows)
 
-    def _is_wanted(self, at: int) -> bool:
+    def _is_wanted(self, index: int) -> bool:
         """Whether rows of the node are in a result: below NOT EXISTS none is."""
-        parent = self.shape.nodes[at].parent
+        parent = self.shape.nodes[index].parent
         if parent is None:
             return True
-        return self.shape.nodes[at].edge is not Edge.ANTI and self._is_wanted(parent)
+        return self.shape.nodes[index].edge is not Edge.ANTI and self._is_wanted(parent)
 
     def selects(self) -> dict[AccessId, str]:
         """What is left of each access."""
         result = {}
-        for at, node in enumerate(self.shape.nodes):
+        for index, node in enumerate(self.shape.nodes):
             for access in node.accesses:
                 if access in self.partitions:
-                    place = node.accesses.index(access)
-                    value = _named(_down(at), f"f{place}")
-                    select = exp.select(value).distinct().from_(exp.to_table(_down(at)))
+                    position = node.accesses.index(access)
+                    value = _named(_down(index), f"f{position}")
+                    select = exp.select(value).distinct().from_(exp.to_table(_down(index)))
                     result[access] = select.sql(_TARGET)
         return result
 
-    def _rows(self, at: int, node: ShapeNode) -> exp.Select:
+    def _rows(self, index: int, node: ShapeNode) -> exp.Select:
         """The node's rows with what it keeps as k0, k1, .. and its accesses' values f0, f1, .."""
         if node.rows is None:
-            return self._combined(at, node)
+            return self._combined(index, node)
         ranges = {
             access: _range_column(access, self.partitions[access])
             for access in node.accesses
@@ -185,24 +188,27 @@ class _Writer(Struct, frozen=True):
         }
         source = self.renderer.select(_with_ranges(node.rows, ranges)).subquery("own")
         columns = [
-            exp.alias_(self.renderer.expr(expr), f"k{place}")
-            for place, expr in enumerate(node.kept)
+            exp.alias_(self.renderer.expr(expr), f"k{position}")
+            for position, expr in enumerate(node.kept)
         ]
         columns += [
-            exp.alias_(_named("own", self.renderer.name(result.id)), f"f{place}")
-            for place, access in enumerate(node.accesses)
+            exp.alias_(_named("own", self.renderer.name(result.id)), f"f{position}")
+            for position, access in enumerate(node.accesses)
             if (result := ranges.get(access)) is not None
         ]
         listed = columns or [exp.alias_(exp.Literal.number(1), "nothing")]
         return _translated(exp.select(*listed).from_(source))
 
-    def _combined(self, at: int, node: ShapeNode) -> exp.Select:
+    def _combined(self, index: int, node: ShapeNode) -> exp.Select:
         """What a virtual root keeps, from the first child that has all of it."""
-        for child in self.shape.children_of(at):
+        for child in self.shape.children_of(index):
             below = self.shape.nodes[child]
             if set(below.parent_key) == set(range(len(node.kept))):
                 pairs = zip(below.parent_key, below.key, strict=True)
-                columns = [exp.alias_(_kept(_up(child), own), f"k{place}") for place, own in pairs]
+                columns = [
+                    exp.alias_(_kept(_up(child), column), f"k{position}")
+                    for position, column in pairs
+                ]
                 return exp.select(*columns).distinct().from_(exp.to_table(_up(child)))
         raise NoSemiJoinsError("no relation has all group columns")
 
@@ -212,8 +218,8 @@ class _Writer(Struct, frozen=True):
         if not node.key:
             return exp.true()
         parts = [
-            (_same if is_safe else _equal)(_kept(above, over), _kept(below, own))
-            for over, own, is_safe in zip(node.parent_key, node.key, node.null_safe, strict=True)
+            (_same if safe else _equal)(_kept(above, upper), _kept(below, lower))
+            for upper, lower, safe in zip(node.parent_key, node.key, node.null_safe, strict=True)
         ]
         return exp.and_(*parts)
 
@@ -225,12 +231,12 @@ def _range_column(access: AccessId, partition: RangePartition) -> Attribute:
 def _with_ranges(plan: Plan, ranges: Mapping[AccessId, Attribute]) -> Plan:
     """The plan with the sketched columns of its accesses among its own."""
     if isinstance(plan, Scan):
-        own = ranges.get(plan.access)
-        return plan if own is None else replace(plan, attributes=(*plan.attributes, own))
+        added = ranges.get(plan.access)
+        return plan if added is None else replace(plan, attributes=(*plan.attributes, added))
     below = plan.with_inputs(tuple(_with_ranges(one, ranges) for one in plan.inputs))
     if isinstance(below, Project):
-        wanted = {attribute.id for attribute in ranges.values()}
-        more = [one for one in below.child.attributes if one.id in wanted]
+        ids = {attribute.id for attribute in ranges.values()}
+        more = [one for one in below.child.attributes if one.id in ids]
         outputs = (*below.outputs, *(ComputedColumn(one, one.ref()) for one in more))
         return replace(below, outputs=outputs)
     return below
@@ -244,20 +250,20 @@ def _translated(select: exp.Select) -> exp.Select:
 
 def _created(name: str, rows: exp.Select) -> str:
     table = exp.to_table(name)
-    made = exp.Create(this=table, kind="TABLE", expression=rows, replace=True)
-    return made.sql(_TARGET)
+    statement = exp.Create(this=table, kind="TABLE", expression=rows, replace=True)
+    return statement.sql(_TARGET)
 
 
-def _up(at: int) -> str:
-    return f"up_{at}"
+def _up(index: int) -> str:
+    return f"up_{index}"
 
 
-def _down(at: int) -> str:
-    return f"down_{at}"
+def _down(index: int) -> str:
+    return f"down_{index}"
 
 
-def _kept(table: str, place: int) -> exp.Column:
-    return _named(table, f"k{place}")
+def _kept(table: str, position: int) -> exp.Column:
+    return _named(table, f"k{position}")
 
 
 def _named(table: str, name: str) -> exp.Column:

@@ -122,8 +122,8 @@ class SideBySide(Struct):
     def checked(self) -> AgainstRecapture:
         """The tree's sketches against those of all others."""
         others = [] if self.index is None else [self.index.ranges()]
-        if (anew := self._anew()) is not None:
-            others.append(anew)
+        if (recomputed := self._anew()) is not None:
+            others.append(recomputed)
         if not others:
             # A circuit holds its state, so it takes another one.
             compiled = self.choices.way(JoinStrategy.TREE).compiled
@@ -131,8 +131,8 @@ class SideBySide(Struct):
             others.append(Followed(compiled, self.now).ranges())
             if ALONE not in self.notes:
                 self.notes.append(ALONE)
-        held = self.tree.ranges()
-        return reduce(worse_of, [_compared(held, other) for other in others])
+        stored = self.tree.ranges()
+        return reduce(worse_of, [_compared(stored, other) for other in others])
 
     def _anew(self) -> Sketches | None:
         if self.connection is None or self.question is None:
@@ -167,8 +167,8 @@ class SideBySide(Struct):
             self.connection.close()
 
 
-def _compared(held: Sketches, accurate: Sketches) -> AgainstRecapture:
-    relations = [compare(ranges, accurate[access]) for access, ranges in held.items()]
+def _compared(stored: Sketches, accurate: Sketches) -> AgainstRecapture:
+    relations = [compare(ranges, accurate[access]) for access, ranges in stored.items()]
     return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
 

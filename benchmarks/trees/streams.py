@@ -31,20 +31,20 @@ Integers = npt.NDArray[np.int64]
 class Step(Struct, frozen=True):
     """Rows that come and go, by table, and the changed tables after it."""
 
-    came: Tables
-    went: Tables
+    inserted: Tables
+    deleted: Tables
     after: Tables
 
     @property
     def rows(self) -> int:
         """How many rows change."""
-        return sum(len(rows) for part in (self.came, self.went) for rows in part.values())
+        return sum(len(rows) for part in (self.inserted, self.deleted) for rows in part.values())
 
     def changes(self) -> dict[TableName, TableChange]:
         """The step as a circuit takes it."""
         result = {}
-        for table in dict.fromkeys((*self.came, *self.went)):
-            parts = [(self.came.get(table), 1), (self.went.get(table), -1)]
+        for table in dict.fromkeys((*self.inserted, *self.deleted)):
+            parts = [(self.inserted.get(table), 1), (self.deleted.get(table), -1)]
             rows = [part for part, _ in parts if part is not None]
             weights = [np.full(len(p), sign, dtype=np.int64) for p, sign in parts if p is not None]
             result[table] = TableChange(pa.concat_tables(rows), np.concatenate(weights))
@@ -67,12 +67,12 @@ def _there_and_back(tables: Tables, sizes: Mapping[TableName, int], seed: int) -
     random = np.random.default_rng(seed)
     before = {table: tables[table] for table in sizes}
     while True:
-        came = {
+        rows = {
             table: tables[table].take(pa.array(random.integers(0, len(tables[table]), size)))
             for table, size in sizes.items()
         }
-        yield Step(came, {}, {t: pa.concat_tables([before[t], came[t]]) for t in came})
-        yield Step({}, came, before)
+        yield Step(rows, {}, {t: pa.concat_tables([before[t], rows[t]]) for t in rows})
+        yield Step({}, rows, before)
 
 
 def window(
@@ -91,8 +91,8 @@ def _moving(rings: Mapping[TableName, _Ring], sizes: Mapping[TableName, int]) ->
     while True:
         moved = {table: ring.moved(sizes[table]) for table, ring in rings.items()}
         yield Step(
-            {table: came for table, (came, _) in moved.items()},
-            {table: went for table, (_, went) in moved.items()},
+            {table: inserted for table, (inserted, _) in moved.items()},
+            {table: deleted for table, (_, deleted) in moved.items()},
             {table: ring.held for table, ring in rings.items()},
         )
 
@@ -115,13 +115,13 @@ class _Ring(Struct):
     def moved(self, by: int) -> tuple[pa.Table, pa.Table]:
         """What comes and goes with the window's next step, which is no longer than it."""
         by = min(by, self.size, len(self.rows) - self.size)
-        came, went = self._from(self.at + self.size, by), self._from(self.at, by)
+        inserted, deleted = self._from(self.at + self.size, by), self._from(self.at, by)
         self.at += by
-        return came, went
+        return inserted, deleted
 
-    def _from(self, at: int, size: int) -> pa.Table:
-        at %= len(self.rows)
-        first = self.rows.slice(at, size)
+    def _from(self, start: int, size: int) -> pa.Table:
+        start %= len(self.rows)
+        first = self.rows.slice(start, size)
         return pa.concat_tables([first, self.rows.slice(0, size - len(first))])
 
 
@@ -166,8 +166,8 @@ def _rounds(
     above, below = names
     while True:
         yield Step({}, {below: leaves}, after(is_there=False))
-        came, went = ring.moved(max(ring.size // lives, 1))
-        yield Step({below: leaves, above: came}, {above: went}, after(is_there=True))
+        inserted, deleted = ring.moved(max(ring.size // lives, 1))
+        yield Step({below: leaves, above: inserted}, {above: deleted}, after(is_there=True))
 
 
 def _with_keys(rows: pa.Table, key: ColumnName, chosen: Integers) -> tuple[pa.Table, pa.Table]:

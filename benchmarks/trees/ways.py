@@ -47,8 +47,8 @@ class Choices(Struct, frozen=True):
         UnsupportedError where there is none by a circuit, or no tree though one is asked for.
         """
         spec = self.prepared.spec
-        asked = spec if join is None else replace(spec, join=join)
-        prepared = replace(self.prepared, spec=asked)
+        chosen = spec if join is None else replace(spec, join=join)
+        prepared = replace(self.prepared, spec=chosen)
         result = plan_after_capture(
             self.ctx, SketchedQuery(prepared, self.verdict, self.partitions)
         )

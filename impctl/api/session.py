@@ -81,11 +81,11 @@ T = TypeVar("T")
 
 
 def settings_from(
-    workload: str | os.PathLike[str], environ: Mapping[str, str], **given: object
+    workload: str | os.PathLike[str], environ: Mapping[str, str], **arguments: object
 ) -> Settings:
     """Read the settings of every call; UsageError names a wrong argument or variable.
 
-    A `given` argument that is None is left to its variable, the workload file or the default.
+    An argument that is None is left to its variable, the workload file or the default.
     """
 
     readers: Mapping[str, Callable[[str], Any]] = {
@@ -99,7 +99,9 @@ def settings_from(
         "memory": memory_from,
         "disk": disk_from,
     }
-    picked = {name: _picked(name, given.get(name), environ, read) for name, read in readers.items()}
+    picked = {
+        name: _picked(name, arguments.get(name), environ, read) for name, read in readers.items()
+    }
     return Settings(
         Path(workload).absolute(),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
@@ -117,19 +119,19 @@ def request_from(
     required: bool,
     environ: Mapping[str, str],
 ) -> QueryRequest:
-    """Read what is asked of a query; `sketch` says when to use the sketch."""
+    """Read the arguments of a query; `sketch` says when to use the sketch."""
     use = _picked("sketch", sketch, environ, SketchPolicy) or SketchPolicy.AUTO
     return QueryRequest(query, params or (), sql, at, use, required)
 
 
-def seconds_from(name: str, given: float | str | None) -> float | None:
+def seconds_from(name: str, value: float | str | None) -> float | None:
     """Read a duration: seconds, or a text as for options."""
-    return None if given is None else _read(f"Argument `{name}`", given, _seconds)
+    return None if value is None else _read(f"Argument `{name}`", value, _seconds)
 
 
-def texts_from(name: str, given: object) -> tuple[str, ...]:
+def texts_from(name: str, value: object) -> tuple[str, ...]:
     """Read a string or a sequence of strings; UsageError for anything else."""
-    several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    several = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     for text in several:
         if not isinstance(text, str):
             hint = "pass a string or a sequence of strings, as for the option of the same name"
@@ -138,11 +140,11 @@ def texts_from(name: str, given: object) -> tuple[str, ...]:
 
 
 def _picked(
-    name: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
+    name: str, value: object, environ: Mapping[str, str], read: Callable[[str], T]
 ) -> T | None:
     """Read the argument, else its variable; None if neither is set."""
-    if given is not None:
-        return _read(f"Argument `{name}`", given, read)
+    if value is not None:
+        return _read(f"Argument `{name}`", value, read)
     variable = PREFIX + name.upper()
     text = environ.get(variable)
     return None if not text else _read(f"Variable `{variable}`", text, read)
@@ -321,7 +323,7 @@ class OpenWorkload:
         changes: str | Path | None = None,
         dry_run: bool = False,
     ) -> tuple[MaintainResult, ...]:
-        """Bring each sketch up to the newest table versions, as far as its policy allows.
+        """Update each sketch to the newest table versions if its policy allows.
 
         State of up to `KEPT_BYTES` stays in memory for the next call, until `close`. `due`: only
         queries that are due before the next such call, in `interval` (1m). `point`: only queries

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from impctl.errors import UsageError
 
-# The running example: seven sales. Law: the rows never change; documents, demo and tests rest on
+# The running example: seven sales. Law: the rows never change; documents, demo and tests rely on
 # them. Partitioned on price at 601, 1001 and 1501, brands whose revenue exceeds 5000 come from
 # ranges 2 and 3 (Apple, 5074).
 

@@ -60,7 +60,7 @@ class Metric(Struct, frozen=True):
 class Cell(Struct, frozen=True):
     """One point of one figure. `covers` says whether the sketch covered recapture before anything
     was timed, None without a sketch to check; `slack` counts unneeded ranges. `equal` says whether
-    results with and without sketch were equal. `note` is what a reader must know of this cell.
+    results with and without sketch were equal. `note` is a remark on this cell.
     `fingerprint` stands for what labels omit: the query, its partition, the options, the data; it
     is empty in records from before there was one."""
 

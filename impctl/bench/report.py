@@ -342,24 +342,24 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     for unit in _distinct(map(unit_of, metrics)):
         shown = [name for name in metrics if unit_of(name) is unit]
         lines = []
-        for (at, group), (order, metric) in product(enumerate(groups), enumerate(shown)):
+        for (index, group), (order, metric) in product(enumerate(groups), enumerate(shown)):
             members = [cell for cell in cells if _key(cell, labels) == group]
             points = _points(chart, places, members, metric)
             if not points:
                 continue
-            place = at if len(groups) > 1 else metrics.index(metric)
+            style = index if len(groups) > 1 else metrics.index(metric)
             words = (
                 plain_name(metric) if len(metrics) > 1 else "",
-                names[at] if len(groups) > 1 else "",
+                names[index] if len(groups) > 1 else "",
             )
             lines.append(
                 {
                     "label": ", ".join(filter(None, words)) or plain_name(metric),
                     "data": points,
-                    "color": colors[place],
+                    "color": colors[style],
                     "fill": _FILLS[order % len(_FILLS)] if categories and len(groups) > 1 else "ff",
                     "borderDash": () if categories else _DASHES[order % len(_DASHES)],
-                    "pointStyle": list(SHAPES)[place % len(SHAPES)],
+                    "pointStyle": list(SHAPES)[style % len(SHAPES)],
                 }
             )
             drawn += len(points)
@@ -429,8 +429,8 @@ def _points(
 
 def _colors(names: Sequence[str]) -> list[str]:
     others = [name for name in names if name not in _KNOWN]
-    taken = _KNOWN.values() if len(others) < len(names) else ()
-    free = [color for at, color in enumerate(COLORS) if at not in taken]
+    used = _KNOWN.values() if len(others) < len(names) else ()
+    free = [color for index, color in enumerate(COLORS) if index not in used]
     return [
         COLORS[_KNOWN[name]] if name in _KNOWN else free[others.index(name) % len(free)]
         for name in names

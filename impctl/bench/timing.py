@@ -40,16 +40,16 @@ def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
         done += 1
 
 
-def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, Metric]:
-    """Time so many calls of each; all are called once before any is again."""
-    times: dict[str, list[float]] = {name: [] for name in works}
+def in_turns(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, Metric]:
+    """Time `runs` calls each; all are called once before any again."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(runs):
-        for name, work in works.items():
-            times[name].append(milliseconds(work))
+        for name, call in calls.items():
+            times[name].append(milliseconds(call))
     return {name: Metric.of(values) for name, values in times.items()}
 
 
-# The yardstick. Law: the work is the same in every run and exercises what measurements rest on:
+# The yardstick. Law: the work is the same in every run and exercises what measurements rely on:
 # numbers, a file, a sync. Differences of its medians are noise.
 
 _NUMBERS = 400_000

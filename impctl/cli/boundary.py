@@ -130,28 +130,28 @@ def _present(
     from impctl.service.text import plain
 
     text = outcome if isinstance(outcome, str) else None
-    whole = Outcome() if isinstance(outcome, str) else for_report(outcome)
+    report = Outcome() if isinstance(outcome, str) else for_report(outcome)
     if (lost := lost_messages()) is not None:
-        whole = replace(whole, failures=(*whole.failures, Failure(None, lost)))
-    decisive = most_severe(whole)
+        report = replace(report, failures=(*report.failures, Failure(None, lost)))
+    decisive = most_severe(report)
     code = 0 if decisive is None else decisive.error.exit_code
-    if decisive is None and detailed and is_pending(whole):
+    if decisive is None and detailed and is_pending(report):
         code = PENDING
-    for failure in whole.failures if display.verbosity >= 2 else ():
+    for failure in report.failures if display.verbosity >= 2 else ():
         trace = "".join(traceback.format_exception(failure.error))
         sys.stderr.write(plain(masked(trace)))
     try:
         if text is not None:
             output.document(text)
-        for result in whole.results:
+        for result in report.results:
             if not any(result is other for other in shown):
                 output.show(result)
-        output.end(whole, decisive)
+        output.end(report, decisive)
         sys.stdout.flush()
     except BrokenPipeError:
         return _after_broken_pipe(code)
     except OutputFailedError as error:
-        return _report_on_stderr(whole, error)
+        return _report_on_stderr(report, error)
     lost = lost_messages()
     return code if lost is None or decisive is not None else lost.exit_code
 

@@ -88,12 +88,12 @@ def init(
 
     Example: impctl init --demo
     """
-    given = tuple(tables or ())
-    if demo and (len(given) > 1 or out is not None):
+    paths = tuple(tables or ())
+    if demo and (len(paths) > 1 or out is not None):
         raise UsageError(
             "`--demo` takes one folder and no `--out`", hint="give `impctl init --demo FOLDER`"
         )
-    if not demo and not given:
+    if not demo and not paths:
         raise UsageError(
             "Command `init` needs the path of a Delta table",
             hint="give one or more, or `--demo` for a table to try things on",
@@ -101,8 +101,8 @@ def init(
     from impctl.service.init import init, init_demo
 
     if demo:
-        return init_demo(Path(given[0] if given else "impctl-demo"), reporter, force=force)
-    return init(given, DEFAULT_FILE if out is None else out, reporter, force=force)
+        return init_demo(Path(paths[0] if paths else "impctl-demo"), reporter, force=force)
+    return init(paths, DEFAULT_FILE if out is None else out, reporter, force=force)
 
 
 @takes(..., "store", "spark_profile")
@@ -539,8 +539,8 @@ def changes(
     name, run = run.query, _showing_rows(run, rows_as, out, escape_formulas)
     request = follow_request(follow, interval, None, None, max_runs)
     if request is not None:
-        given = {"--since": since, "--out": out, "--limit": limit}
-        return follow_changes_job(run, request, given, whole=whole)
+        options = {"--since": since, "--out": out, "--limit": limit}
+        return follow_changes_job(run, request, options, whole=whole)
     versions = tuple(since) if since else None
 
     def use_case(ctx: Context) -> Outcome:
@@ -592,8 +592,8 @@ def why(
     def use_case(ctx: Context) -> Outcome:
         from impctl.service.why import why
 
-        given = (tuple(param or ()), tuple(row or ()), tuple(without or ()))
-        return why(ctx, name, *given, limit=limit)
+        arguments = (tuple(param or ()), tuple(row or ()), tuple(without or ()))
+        return why(ctx, name, *arguments, limit=limit)
 
     return _showing_rows(run, rows_as, None, escape_formulas).on_context(use_case)
 

@@ -78,9 +78,9 @@ class Invocation(Struct, frozen=True, dict=True):
     @cached_property
     def settings(self) -> Settings:
         known = self.options.keys() & set(Settings.__struct_fields__)
-        given = {"workload": DEFAULT_FILE} | {name: self.options[name] for name in known}
-        memory = self.options.get("follow_memory", given.get("memory"))
-        return settings_of(**given | {"memory": memory})
+        values = {"workload": DEFAULT_FILE} | {name: self.options[name] for name in known}
+        memory = self.options.get("follow_memory", values.get("memory"))
+        return settings_of(**values | {"memory": memory})
 
     @property
     def queries(self) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class Invocation(Struct, frozen=True, dict=True):
         return Job(self.command, self.display, work, detailed)
 
 
-def settings_of(workload: Path, **given: Any) -> Settings:
+def settings_of(workload: Path, **arguments: Any) -> Settings:
     """Make settings from options and variables."""
     readers: Mapping[str, Callable[[Any], Any]] = {
         "store": store_folder,
@@ -122,12 +122,14 @@ def settings_of(workload: Path, **given: Any) -> Settings:
         "disk": disk_from,
     }
     for name, read in readers.items():
-        if given.get(name) is not None:
-            given[name] = read(given[name])
-    given["params"] = tuple(given.get("params") or ())
-    given["now"] = given.get("now") or os.environ.get(NOW) or None
-    given["shared_store"] = is_shared_store(os.environ.get(SHARED_STORE))
-    return Settings(workload, **{name: value for name, value in given.items() if value is not None})
+        if arguments.get(name) is not None:
+            arguments[name] = read(arguments[name])
+    arguments["params"] = tuple(arguments.get("params") or ())
+    arguments["now"] = arguments.get("now") or os.environ.get(NOW) or None
+    arguments["shared_store"] = is_shared_store(os.environ.get(SHARED_STORE))
+    return Settings(
+        workload, **{name: value for name, value in arguments.items() if value is not None}
+    )
 
 
 def _memory(text: str) -> int:
@@ -261,8 +263,8 @@ def _left(seconds: float) -> str:
 
 
 def _line(message: str, number: int, total: int) -> str:
-    place = f"[{number}/{total}] " if total else ""
-    return f"{place}{plain(message)}"
+    prefix = f"[{number}/{total}] " if total else ""
+    return f"{prefix}{plain(message)}"
 
 
 @contextmanager
@@ -524,12 +526,12 @@ def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], No
 
 
 def follow_changes_job(
-    command: Invocation, request: FollowRequest, given: Mapping[str, object], *, whole: bool
+    command: Invocation, request: FollowRequest, options: Mapping[str, object], *, whole: bool
 ) -> Job:
     """Make the job that prints rows as they change, until it is stopped; UsageError for options
     that exclude it. All rows are in one format, so that a CSV has its names once."""
     display, query = command.display, command.query
-    against = [name for name, value in given.items() if value is not None]
+    against = [name for name, value in options.items() if value is not None]
     if display.rows_format in (RowsFormat.JSON, RowsFormat.MARKDOWN):
         against.append(f"--format {display.rows_format}")
     if against:

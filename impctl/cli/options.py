@@ -97,11 +97,9 @@ def _completions(
     file = next((path for path in paths if path.is_file()), None)
     if file is None:
         return []
-    given = {name for parameter in parameters for name in context.params.get(parameter) or ()}
+    used = {name for parameter in parameters for name in context.params.get(parameter) or ()}
     return [
-        name
-        for name in names_in(file, section)
-        if name.startswith(incomplete) and name not in given
+        name for name in names_in(file, section) if name.startswith(incomplete) and name not in used
     ]
 
 
@@ -255,17 +253,17 @@ class Declared(Struct, frozen=True, dict=True):
         parameters = [*map(_parameter, self.before), *specific]
         parameters += map(_parameter, (*self.after, *_OF_EVERY_COMMAND))
 
-        def command(**given: Any) -> Job:
-            display = display_of(*(given.pop(name) for name in _OF_EVERY_COMMAND))
-            options = {name: given.pop(name) for name in common}
-            if given.get("workload") is not None:
-                options["workload"] = given["workload"]
+        def command(**arguments: Any) -> Job:
+            display = display_of(*(arguments.pop(name) for name in _OF_EVERY_COMMAND))
+            options = {name: arguments.pop(name) for name in common}
+            if arguments.get("workload") is not None:
+                options["workload"] = arguments["workload"]
             run = Invocation(self.function.__name__, display, options)
             if "ctx" in hints:
-                return run.on_context(partial(self.function, run, **given))
+                return run.on_context(partial(self.function, run, **arguments))
             if "reporter" in hints:
-                return run.job(partial(self.function, run, **given))
-            job: Job = self.function(run, **given)
+                return run.job(partial(self.function, run, **arguments))
+            job: Job = self.function(run, **arguments)
             return job
 
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # `inspect` reads it

@@ -26,7 +26,7 @@ def handle_alarm(handler: Handler) -> Handler:
 
 
 def set_alarm(seconds: float) -> None:
-    """Set an alarm after so many seconds; 0 cancels it."""
+    """Set an alarm after `seconds`; 0 cancels it."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 

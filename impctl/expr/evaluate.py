@@ -147,8 +147,8 @@ def _in_list_reason(expr: e.InList) -> str | None:
         if blocked is not None:
             return blocked
     known = [result for result in types if result is not None]
-    wanted = reduce(wider_type, known)
-    if all(supports_cast(result, wanted) for result in known):
+    common = reduce(wider_type, known)
+    if all(supports_cast(result, common) for result in known):
         return None
     mixed = ", ".join(dict.fromkeys(map(str, known)))
     return f"the engine does not support an IN list that mixes {mixed}"
@@ -262,8 +262,8 @@ def _truth(expr: e.Expr, columns: Columns, length: int) -> Truth:
 def _in_list(expr: e.InList, columns: Columns, length: int) -> Truth:
     """Spark casts the operand and all options to one type before comparing."""
     parts = [_value(part, columns, length) for part in (expr.operand, *expr.options)]
-    wanted = reduce(wider_type, [part.type for part in parts])
-    operand, *options = (cast(part, wanted) for part in parts)
+    common = reduce(wider_type, [part.type for part in parts])
+    operand, *options = (cast(part, common) for part in parts)
     return disjoin([compare(e.CompareOp.EQUAL, operand, option) for option in options])
 
 
@@ -344,30 +344,30 @@ def _subset(columns: Columns, expr: e.Expr, positions: Any) -> dict[AttributeId,
 
 
 def _case(expr: e.Case, columns: Columns, length: int) -> Vector:
-    wanted = _known_type(expr)
+    result_type = _known_type(expr)
     open_rows = np.ones(length, dtype=np.bool_)
     pieces: list[tuple[Any, Vector]] = []
     for condition, value in expr.branches:
         positions = np.flatnonzero(open_rows)
         outcome = _truth(condition, _subset(columns, condition, positions), len(positions))
         chosen = positions[outcome.sure_true()]
-        pieces.append(_piece(value, columns, chosen, wanted))
+        pieces.append(_piece(value, columns, chosen, result_type))
         open_rows[chosen] = False
-    pieces.append(_piece(expr.default, columns, np.flatnonzero(open_rows), wanted))
-    return _assembled(pieces, wanted)
+    pieces.append(_piece(expr.default, columns, np.flatnonzero(open_rows), result_type))
+    return _assembled(pieces, result_type)
 
 
 def _coalesce(expr: e.Coalesce, columns: Columns, length: int) -> Vector:
-    wanted = _known_type(expr)
+    result_type = _known_type(expr)
     open_rows = np.arange(length)
     pieces: list[tuple[Any, Vector]] = []
     for operand in expr.operands:
-        positions, value = _piece(operand, columns, open_rows, wanted)
+        positions, value = _piece(operand, columns, open_rows, result_type)
         valid = value.validity()
         pieces.append((positions[valid], value.keep(valid)))
         open_rows = positions[~valid]
-    pieces.append((open_rows, all_null(wanted, len(open_rows))))
-    return _assembled(pieces, wanted)
+    pieces.append((open_rows, all_null(result_type, len(open_rows))))
+    return _assembled(pieces, result_type)
 
 
 def _known_type(expr: e.Expr) -> SqlType:
@@ -379,12 +379,14 @@ def _known_type(expr: e.Expr) -> SqlType:
     return result
 
 
-def _piece(value: e.Expr, columns: Columns, positions: Any, wanted: SqlType) -> tuple[Any, Vector]:
+def _piece(
+    value: e.Expr, columns: Columns, positions: Any, result_type: SqlType
+) -> tuple[Any, Vector]:
     result = _value(value, _subset(columns, value, positions), len(positions))
-    return positions, cast(result, wanted)
+    return positions, cast(result, result_type)
 
 
-def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
+def _assembled(pieces: list[tuple[Any, Vector]], result_type: SqlType) -> Vector:
     """One column from pieces that together have every row once."""
     order = np.argsort(np.concatenate([positions for positions, _ in pieces]), kind="stable")
     valid = np.concatenate([piece.validity() for _, piece in pieces])[order]
@@ -396,4 +398,4 @@ def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
     if any(piece.error is not None for _, piece in pieces):
         known = [np.zeros(len(v)) if v.error is None else v.error for _, v in pieces]
         error = np.concatenate(known)[order]
-    return Vector(wanted, joined, None if bool(valid.all()) else valid, error)
+    return Vector(result_type, joined, None if bool(valid.all()) else valid, error)

@@ -58,14 +58,14 @@ class Function(Struct, frozen=True):
     compute: Compute
 
 
-def kinds(*wanted: frozenset[Kind]) -> Takes:
+def kinds(*expected: frozenset[Kind]) -> Takes:
     """Exactly one argument of each of these kinds."""
 
     def takes(arguments: Sequence[Expr]) -> bool:
         types = [type_of(argument) for argument in arguments]
-        return len(types) == len(wanted) and all(
+        return len(types) == len(expected) and all(
             sql_type is not None and sql_type.kind in allowed
-            for sql_type, allowed in zip(types, wanted, strict=True)
+            for sql_type, allowed in zip(types, expected, strict=True)
         )
 
     return takes
@@ -78,8 +78,8 @@ def constants_after(first: frozenset[Kind], *rest: type) -> Takes:
         if len(arguments) != 1 + len(rest) or not kinds(first)(arguments[:1]):
             return False
         return all(
-            isinstance(constant_of(argument), wanted)
-            for argument, wanted in zip(arguments[1:], rest, strict=True)
+            isinstance(constant_of(argument), expected)
+            for argument, expected in zip(arguments[1:], rest, strict=True)
         )
 
     return takes
@@ -405,10 +405,10 @@ def _replace(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 def _instr(arguments: Sequence[Vector], result: SqlType) -> Vector:
     """Position in code points, from 1; a loop over the rows of the batch."""
-    text, wanted = (argument.values.to_pylist() for argument in arguments)
+    text, parts = (argument.values.to_pylist() for argument in arguments)
     positions = [
         0 if string is None or part is None else string.find(part) + 1
-        for string, part in zip(text, wanted, strict=True)
+        for string, part in zip(text, parts, strict=True)
     ]
     return Vector(result, np.array(positions, dtype=np.int64), all_valid(arguments))
 
@@ -600,10 +600,10 @@ def _best_takes(arguments: Sequence[Expr]) -> bool:
     known = _known_types(arguments)
     if len(known) < 2:
         return False
-    wanted = reduce(wider_type, known)
-    if wanted.kind in (Kind.OTHER, Kind.NULL, Kind.FLOAT):
+    common = reduce(wider_type, known)
+    if common.kind in (Kind.OTHER, Kind.NULL, Kind.FLOAT):
         return False
-    return all(supports_cast(result, wanted) for result in known)
+    return all(supports_cast(result, common) for result in known)
 
 
 def _best(op: CompareOp) -> Function:

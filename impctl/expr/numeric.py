@@ -210,17 +210,17 @@ def round_half_up(a: Any, b: Any) -> Any:
     return np.where((a < 0) != (b < 0), -size, size)
 
 
-def rescale(values: Any, scale: int, wanted: int) -> Any:
+def rescale(values: Any, scale: int, target: int) -> Any:
     """Unscaled values at another scale, rounded half up if digits are lost."""
-    if wanted == scale or not len(values):
+    if target == scale or not len(values):
         return values
-    if wanted > scale:
-        factor = 10 ** (wanted - scale)
+    if target > scale:
+        factor = 10 ** (target - scale)
         # The factor itself must fit too, though all values may be 0.
         if max(magnitude(values), 1) * factor > INT64_MAX:
             values = values.astype(object)
         return values * factor
-    divisor = np.full(len(values), 10 ** (scale - wanted), dtype=object)
+    divisor = np.full(len(values), 10 ** (scale - target), dtype=object)
     return round_half_up(values.astype(object), divisor)
 
 

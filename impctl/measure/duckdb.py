@@ -78,7 +78,7 @@ class ParquetSql:
             rows.create_view(name, replace=True)
 
     def put(self, name: str, rows: pa.Table) -> None:
-        """Let `name` stand for these rows."""
+        """Register these rows as `name`."""
         with _as_sql_failures():
             self._connection.register(name, rows)
 
@@ -273,18 +273,18 @@ def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Sele
     rows = renderer.select(pass_.rows).subquery("mine")
     keys = (_column("mine", renderer.name(key)) for key in pass_.keys.values())
     lists = [exp.ArrayAgg(this=exp.Distinct(expressions=[key])) for key in keys]
-    wanted = exp.select(*lists).from_(rows)
+    values = exp.select(*lists).from_(rows)
     if pass_.groups is None:
-        return wanted
+        return values
     groups = renderer.select(pass_.groups)
     names = [renderer.name(attribute.id) for attribute in pass_.groups.attributes]
     if not pass_.group:
-        return wanted.where(exp.Exists(this=groups))
+        return values.where(exp.Exists(this=groups))
     pairs = [
         exp.NullSafeEQ(this=_column("mine", renderer.name(group)), expression=_column("kept", name))
         for group, name in zip(pass_.group, names, strict=False)
     ]
-    return wanted.join(groups.subquery("kept"), on=exp.and_(*pairs), join_type="left semi")
+    return values.join(groups.subquery("kept"), on=exp.and_(*pairs), join_type="left semi")
 
 
 def _column(table: str, name: str) -> exp.Column:

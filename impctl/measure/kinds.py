@@ -115,15 +115,15 @@ def measure_capture(case: MeasuredCase) -> Iterator[Cell]:
     case.step(f"capturing {case.query.name}")
     with measured_copy(case.ctx, case.query) as measured:
         checked = measured.checked()
-        works: dict[str, Callable[[], object]] = {
+        calls: dict[str, Callable[[], object]] = {
             "plain_ms": measured.answer,
             "recapture_ms": measured.recapture,
         }
         if measured.has_state:
-            works["capture_ms"] = measured.capture
-        for work in works.values():
-            warm_up(work)
-        metrics = in_turns(works, min(case.repeat, _MOST))
+            calls["capture_ms"] = measured.capture
+        for call in calls.values():
+            warm_up(call)
+        metrics = in_turns(calls, min(case.repeat, _MOST))
         if measured.has_state:
             runs = measured.scratch.store().run_refs(case.query.name)
             metrics |= single({"state_bytes": float(sum(run.bytes for run in runs))})
@@ -144,13 +144,13 @@ def measure_query(case: MeasuredCase) -> Iterator[Cell]:
         pruned = measured.pruned()
         plain = measured.answer()
         equal = same_rows(rows_of(measured.answer(pruned)), rows_of(plain))
-        works = {
+        calls = {
             "plain_ms": measured.answer,
             "sketch_ms": lambda: measured.answer(measured.pruned()),
         }
-        for work in works.values():
-            warm_up(work)
-        times = in_turns(works, case.repeat)
+        for call in calls.values():
+            warm_up(call)
+        times = in_turns(calls, case.repeat)
         duckdb, note = duckdb_query_metrics(measured, plain, case.repeat)
         shares = {
             "files_share": pruned.files_kept / max(pruned.files_total, 1),
@@ -282,10 +282,10 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
     requested = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
     result = {}
     for part in measured.partitions.values():
-        wanted = requested.get((part.table.lower(), part.attribute.lower()))
-        if wanted is not None and part.ranges < wanted:
+        expected = requested.get((part.table.lower(), part.attribute.lower()))
+        if expected is not None and part.ranges < expected:
             name = f"{part.table}.{part.attribute}"
-            result[name] = f"{part.ranges:,} of {wanted:,} ranges of {name} in use"
+            result[name] = f"{part.ranges:,} of {expected:,} ranges of {name} in use"
     return "; ".join(result.values())
 
 

@@ -326,6 +326,6 @@ def _unsound(run: PlannedRun, case: MeasuredCase, cell: Cell) -> Iterator[Impctl
 
 
 def _failure(case: MeasuredCase, error: ImpctlError, labels: Mapping[str, Label]) -> Failure:
-    place = ", ".join(f"{name} {value}" for name, value in labels.items())
-    text = f"Figure `{case.figure}`, {place}: {error.message}"
+    settings = ", ".join(f"{name} {value}" for name, value in labels.items())
+    text = f"Figure `{case.figure}`, {settings}: {error.message}"
     return Failure(case.query.name, error.saying(text))

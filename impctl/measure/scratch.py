@@ -239,13 +239,13 @@ class MeasuredQuery:
         self.commit(rows, forth=forth)
         return self.followed(len(rows))
 
-    def followed(self, wanted: int) -> StepDone:
-        """Maintain what was committed; RecaptureNeededError unless it has `wanted` changed rows."""
+    def followed(self, expected: int) -> StepDone:
+        """Maintain the commits; RecaptureNeededError unless they have `expected` changed rows."""
         step = self.follow()
         changes = 0 if step is None else step.changes
-        if step is None or changes != wanted:
+        if step is None or changes != expected:
             raise RecaptureNeededError(
-                f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
+                f"The clone of `{self.table}` has {changes} changes instead of {expected}",
                 code="bench_disturbed",
                 hint="run `impctl bench` again",
             )

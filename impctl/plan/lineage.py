@@ -274,12 +274,12 @@ def _is_among(exprs: tuple[e.Expr, ...], keys: frozenset[AttributeId]) -> bool:
     return any(isinstance(expr, e.ColumnRef) and expr.id in keys for expr in exprs)
 
 
-def _only(plan: p.Plan, wanted: frozenset[AttributeId]) -> p.Plan:
+def _only(plan: p.Plan, ids: frozenset[AttributeId]) -> p.Plan:
     """The plan without columns that tracing added."""
     attributes = plan.attributes
-    if all(attribute.id in wanted for attribute in attributes):
+    if all(attribute.id in ids for attribute in attributes):
         return plan
-    return p.Project(plan, p.ComputedColumn.unchanged(a for a in attributes if a.id in wanted))
+    return p.Project(plan, p.ComputedColumn.unchanged(a for a in attributes if a.id in ids))
 
 
 def _equated(keys: frozenset[AttributeId], predicate: e.Expr | None) -> frozenset[AttributeId]:

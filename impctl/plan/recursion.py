@@ -230,13 +230,13 @@ def best_of_groups(plan: p.Aggregate, fixpoint: p.Fixpoint) -> p.BestOnly:
                 value, read = result
                 values[p.BestValue(value, _FUNCTIONS[call.function])] = None
                 keys |= read
-    wanted = tuple(values)
+    best_values = tuple(values)
     has_bounds = False
     for path in paths:
         keys |= _positions(path, (path.over(key.expr) for key in plan.keys))
-        read, is_bounding = _read_by_conditions(path, wanted)
+        read, is_bounding = _read_by_conditions(path, best_values)
         keys, has_bounds = keys | read, has_bounds or is_bounding
-    return best_only(fixpoint, keys, wanted, has_bounds=has_bounds)
+    return best_only(fixpoint, keys, best_values, has_bounds=has_bounds)
 
 
 def _value_read(path: LeafPath, expr: e.Expr) -> tuple[int, set[int]] | None:
@@ -310,20 +310,20 @@ def _closed(keys: set[int], paths: Sequence[LeafPath], heads: Sequence[p.Attribu
 
 def _refuse(
     fixpoint: p.Fixpoint,
-    wanted: Sequence[p.BestValue],
+    best_values: Sequence[p.BestValue],
     keys: set[int],
     paths: Sequence[LeafPath],
     *,
     has_bounds: bool,
 ) -> None:
     """NotBestOnlyError if something other than the value itself depends on it."""
-    values = {value.place for value in wanted}
+    values = {value.place for value in best_values}
     if keys & values:
         names = ", ".join(
             f"`{fixpoint.attributes[position].name}`" for position in sorted(keys & values)
         )
         raise NotBestOnlyError(f"conditions or other columns read {names}")
-    if has_bounds and len(wanted) > 1:
+    if has_bounds and len(best_values) > 1:
         raise NotBestOnlyError("a condition on one value also affects the other")
     heads = fixpoint.step.attributes
     for position, head in enumerate(heads):

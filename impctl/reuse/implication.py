@@ -238,15 +238,15 @@ class _ImplicationSearch(Struct):
             operand = conclusion.operand.operand
             known = direction(assumed.operand, self.columns) is not Relation.UNKNOWN
             return known and is_same(assumed.operand, operand)
-        wanted = restriction_of(conclusion)
-        if wanted is None or not is_same(assumed.operand, wanted.operand):
+        required = restriction_of(conclusion)
+        if required is None or not is_same(assumed.operand, required.operand):
             return False
-        points = points_of(wanted.operand, (*assumed.constants, *wanted.constants))
+        points = points_of(required.operand, (*assumed.constants, *required.constants))
         if points is None:
             return False
         count = len(assumed.constants)
-        relation = direction(wanted.operand, self.columns)
-        return _follows(assumed.op, points[:count], wanted.op, points[count:], relation)
+        relation = direction(required.operand, self.columns)
+        return _follows(assumed.op, points[:count], required.op, points[count:], relation)
 
 
 def restriction_of(atom: e.Expr) -> Restriction | None:
@@ -272,24 +272,26 @@ def restriction_of(atom: e.Expr) -> Restriction | None:
 def _follows(
     op: e.CompareOp,
     assumed: tuple[Point, ...],
-    wanted_op: e.CompareOp,
-    wanted: tuple[Point, ...],
+    required_op: e.CompareOp,
+    required: tuple[Point, ...],
     relation: Relation,
 ) -> bool:
     """Whether `x op given` makes `y wanted_op wanted` true, for x related to y."""
-    if wanted_op in UPWARD or wanted_op in DOWNWARD:
-        upward = wanted_op in UPWARD
+    if required_op in UPWARD or required_op in DOWNWARD:
+        upward = required_op in UPWARD
         if relation not in (RISING if upward else FALLING):
             return False
-        strict = wanted_op in _STRICT
-        return all(_bounds(op, point, wanted[0], upward=upward, strict=strict) for point in assumed)
+        strict = required_op in _STRICT
+        return all(
+            _bounds(op, point, required[0], upward=upward, strict=strict) for point in assumed
+        )
     if relation is not Relation.EQUAL:
         return False
-    if wanted_op is e.CompareOp.EQUAL:
+    if required_op is e.CompareOp.EQUAL:
         return op is e.CompareOp.EQUAL and all(
-            any(point.surely_equals(other) for other in wanted) for point in assumed
+            any(point.surely_equals(other) for other in required) for point in assumed
         )
-    return all(_excludes(op, assumed, other) for other in wanted)
+    return all(_excludes(op, assumed, other) for other in required)
 
 
 def _bounds(op: e.CompareOp, point: Point, limit: Point, *, upward: bool, strict: bool) -> bool:

@@ -153,8 +153,8 @@ def answer_plan(query: p.Query) -> AnswerPlan:
     from impctl.rules.optimize import apply_rules
 
     node, end = _split(query.root)
-    wanted = frozenset().union(*(expr.columns for expr in end.expressions))
-    columns = p.ComputedColumn.unchanged(a for a in node.attributes if a.id in wanted)
+    used = frozenset().union(*(expr.columns for expr in end.expressions))
+    columns = p.ComputedColumn.unchanged(a for a in node.attributes if a.id in used)
     if end.predicates:
         node = p.Select(node, And(end.predicates))
     first = end.first

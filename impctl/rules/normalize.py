@@ -163,12 +163,14 @@ def _sum_and_count(
     )
 
 
-def _shared(calls: list[p.AggregateOutput], call: p.AggregateCall, wanted: p.Attribute) -> e.Expr:
+def _shared(
+    calls: list[p.AggregateOutput], call: p.AggregateCall, attribute: p.Attribute
+) -> e.Expr:
     """The result of the call, which is added unless there is an equal one."""
     for known in calls:
         if known.call == call:
             return known.attribute.ref(call.span)
-    added = p.AggregateOutput(_below(wanted), call)
+    added = p.AggregateOutput(_below(attribute), call)
     calls.append(added)
     return added.attribute.ref(call.span)
 

@@ -95,16 +95,16 @@ def _window(plan: p.Window, needed: Needed) -> p.Plan:
 def _bag(plan: p.Fixpoint, needed: Needed) -> p.Plan:
     """Keep columns that are needed above or that the step computes them from, at least one."""
     heads, bases = plan.step.attributes, plan.base.attributes
-    wanted = {
+    used = {
         position for position, attribute in enumerate(plan.attributes) if attribute.id in needed
     }
     while True:
-        positions = sorted(wanted)
+        positions = sorted(used)
         step = _prune(plan.step, frozenset(heads[position].id for position in positions))
         read = _read_of_leaves(step, plan, [heads[position] for position in positions])
-        if wanted and read <= wanted:
+        if used and read <= used:
             break
-        wanted |= read or {0}
+        used |= read or {0}
     base = _prune(plan.base, frozenset(bases[position].id for position in positions))
     return replace(
         plan,
@@ -137,7 +137,7 @@ def _cut(step: p.Plan, fixpoint: p.Fixpoint, positions: Sequence[int]) -> p.Plan
 
 def _exactly(plan: p.Plan, attributes: Sequence[p.Attribute]) -> p.Plan:
     """The plan with exactly these columns, since fixpoints match columns by position."""
-    if [column.id for column in plan.attributes] == [wanted.id for wanted in attributes]:
+    if [column.id for column in plan.attributes] == [attribute.id for attribute in attributes]:
         return plan
     return p.Project(plan, p.ComputedColumn.unchanged(attributes))
 

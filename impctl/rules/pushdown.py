@@ -467,10 +467,10 @@ _BY_LEFT = frozenset({p.JoinKind.INNER, p.JoinKind.LEFT, p.JoinKind.SEMI, p.Join
 _BY_RIGHT = frozenset({p.JoinKind.INNER, p.JoinKind.RIGHT})
 
 
-def column_behind(plan: p.Plan, wanted: AttributeId) -> ScanColumn | None:
+def column_behind(plan: p.Plan, attribute: AttributeId) -> ScanColumn | None:
     """The column of an access that the plan yields unchanged as this attribute, or None. Rows of
     the plan with a value of the attribute derive only from rows of the access with that value."""
-    return _columns_behind(plan).get(wanted)
+    return _columns_behind(plan).get(attribute)
 
 
 def _columns_behind(plan: p.Plan) -> Mapping[AttributeId, ScanColumn]:

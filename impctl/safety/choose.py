@@ -81,7 +81,7 @@ def choose_attributes(
     query: p.Query,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     facts: Collection[Fact],
-    wanted: Mapping[TableName, ColumnName],
+    requested: Mapping[TableName, ColumnName],
     *,
     core: p.Plan | None = None,
     weigh: Weigher | None = None,
@@ -93,20 +93,20 @@ def choose_attributes(
     of safe options; options without a cost come last. Raises UnsafeSketchError if a requested
     attribute is not safe for any access of its table, or no attribute is safe."""
     judge = _CandidateJudge(query, query.root if core is None else core, facts, judges or Judges())
-    options = _options(judge, candidates, wanted)
+    options = _options(judge, candidates, requested)
     if weigh is not None:
         costs = weigh([option for option in options if option.verdict.safe])
         options = tuple(
             replace(o, rank=(costs.get((o.scan.table, o.column), math.inf), *o.rank[1:]))
             for o in options
         )
-    for table, column in wanted.items():
+    for table, column in requested.items():
         _require(table, column, options, judge, candidates, name)
-    sketched = _joint(judge, options, wanted)
+    sketched = _joint(judge, options, requested)
     used = {option.scan.table for option in options if option.scan.access in sketched}
-    lost = [table for table in wanted if table not in used]
+    lost = [table for table in requested if table not in used]
     if lost:
-        raise _not_together(lost[0], wanted, name)
+        raise _not_together(lost[0], requested, name)
     if not sketched:
         raise _nothing_safe(judge, options, name)
     considered = tuple(_explained(option, options, sketched) for option in options)
@@ -116,12 +116,14 @@ def choose_attributes(
 def _options(
     judge: _CandidateJudge,
     candidates: Mapping[TableName, Sequence[ColumnName]],
-    wanted: Mapping[TableName, ColumnName],
+    requested: Mapping[TableName, ColumnName],
 ) -> tuple[JudgedCandidate, ...]:
     """Every candidate of every access, judged alone, in order of the SQL text and preference."""
     result = []
     for scan in judge.query.root.scans:
-        columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
+        columns = (
+            [requested[scan.table]] if scan.table in requested else candidates.get(scan.table, ())
+        )
         for preference, column in enumerate(dict.fromkeys(columns)):
             verdict = judge.of({scan.access: column})
             # Grouping keys come first: capture needs no annotation of their rows.
@@ -172,7 +174,7 @@ def _location(span: Span | None, name: QueryName) -> Location | None:
 def _joint(
     judge: _CandidateJudge,
     options: Sequence[JudgedCandidate],
-    wanted: Mapping[TableName, ColumnName],
+    requested: Mapping[TableName, ColumnName],
 ) -> dict[AccessId, ColumnName]:
     """Accesses added one by one, requested and best first, as long as all are safe together."""
     by_access: dict[AccessId, list[JudgedCandidate]] = {}
@@ -182,7 +184,8 @@ def _joint(
     for ranked in by_access.values():
         ranked.sort(key=lambda option: option.rank)
     order = sorted(
-        by_access.values(), key=lambda ranked: (ranked[0].scan.table not in wanted, ranked[0].rank)
+        by_access.values(),
+        key=lambda ranked: (ranked[0].scan.table not in requested, ranked[0].rank),
     )
     sketched: dict[AccessId, ColumnName] = {}
     for ranked in order:
@@ -195,12 +198,12 @@ def _joint(
 
 
 def _not_together(
-    table: TableName, wanted: Mapping[TableName, ColumnName], name: QueryName
+    table: TableName, requested: Mapping[TableName, ColumnName], name: QueryName
 ) -> UnsafeSketchError:
-    others = ", ".join(f"`{other}.{c}`" for other, c in wanted.items() if other != table)
+    others = ", ".join(f"`{other}.{c}`" for other, c in requested.items() if other != table)
     return UnsafeSketchError(
-        f"A sketch of `{table}.{wanted[table]}` is safe for query `{name}` alone, but not together"
-        f" with {others}",
+        f"A sketch of `{table}.{requested[table]}` is safe for query `{name}` alone, but not"
+        f" together with {others}",
         hint="sketch only one of them, or group by both",
         code="sketches_unsafe_together",
     )

@@ -420,11 +420,11 @@ def _of_sum(argument: Expr, columns: Columns, wording: Wording) -> tuple[Relatio
     return Relation.UNKNOWN, f"it is not known that `{wording.text(argument)}` is never negative"
 
 
-def _of_extreme(argument: Expr, columns: Columns, wanted: Relation) -> Relation:
+def _of_extreme(argument: Expr, columns: Columns, expected: Relation) -> Relation:
     relation, result = direction(argument, columns), type_of(argument)
     if result is None or result.kind is Kind.OTHER:
         return Relation.UNKNOWN
-    return wanted if relation in (Relation.EQUAL, wanted) else Relation.UNKNOWN
+    return expected if relation in (Relation.EQUAL, expected) else Relation.UNKNOWN
 
 
 def _signs_of_outputs(node: p.Aggregate, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:

@@ -64,12 +64,12 @@ def state_warnings(ctx: Context, store: StoreReader, prepared: PreparedQuery) ->
     size = sum(ctx.tables.snapshot(table).bytes for table in prepared.tables)
     if stored_bytes < _SMALL or stored_bytes <= size:
         return []
-    said = (
+    message = (
         f"the state of query `{name}` takes {size_text(stored_bytes)}, more than the "
         f"{size_text(size)} of its tables"
     )
     saving = None if isinstance(prepared.spec.buffer, int) else _saving(ctx, store, prepared, runs)
-    return [said if saving is None else f"{said}; {saving}"]
+    return [message if saving is None else f"{message}; {saving}"]
 
 
 def _saving(
@@ -138,10 +138,10 @@ class BackwardFixpoint(Struct, frozen=True):
 
     @property
     def note(self) -> str:
-        said = f"about {self.led:,} of its {self.rows:,} rows lead to the answer"
+        text = f"about {self.led:,} of its {self.rows:,} rows lead to the answer"
         if not self.is_nearly_all:
-            return said
-        return f"{said}, so `lineage: all` would need {size_text(self.bytes)} less state"
+            return text
+        return f"{text}, so `lineage: all` would need {size_text(self.bytes)} less state"
 
 
 def backward_fixpoints(runs: Sequence[RunRef]) -> list[BackwardFixpoint]:
@@ -149,7 +149,7 @@ def backward_fixpoints(runs: Sequence[RunRef]) -> list[BackwardFixpoint]:
     for end in sorted(piece for piece in sizes if piece.endswith(_BACK + _ROWS)):
         name = end.removesuffix(_BACK + _ROWS)
         rows, _ = sizes.get(f"{name}.{_ROWS}", (0, 0))
-        # One number stands for what is derived from no row.
+        # One number represents values derived from no row.
         led = min(rows, max(0, sizes[end][0] - 1))
         pieces = (f"{name}{_BACK}", f"{name}{_USED}")
         stored_bytes = sum(size for piece, (_, size) in sizes.items() if piece.startswith(pieces))
@@ -233,7 +233,7 @@ def sketch_uses(
 def _rows_per_range(
     snapshot: Snapshot, store: StoreReader, stored: StoredQuery, sketch: StoredSketch
 ) -> Ints:
-    """Rows per range, by the state's counts where these can be told apart, else by the log."""
+    """Rows per range, by the state's counts if they can be separated, else by the log."""
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
     # Counts of two partitions of one attribute have names that do not distinguish them.
@@ -333,8 +333,8 @@ class ClusterForecasts:
     def alone(self, query: QueryName, sketch: StoredSketch) -> ClusteredSketch | None:
         """The forecast for ordering by one of several sketches' attributes; None if useless."""
         table_forecast, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
-        wanted = (query, sketch.attribute)
-        own_uses = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
+        key = (query, sketch.attribute)
+        own_uses = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == key]
         if table_forecast is None or len(own_uses) in (0, len(uses)):
             return None
         forecast = self._forecast(sketch.table, own_uses)
@@ -361,21 +361,21 @@ def cluster(
 ) -> Outcome:
     """Cluster the named tables, or those whose sketches gain from it. An order that makes more
     sketches read more than less is refused unless `may_lose`."""
-    wanted = _requested(ctx, tables, by)
+    requested = _requested(ctx, tables, by)
     results: list[ClusterResult] = []
     failures: list[Failure] = []
     uses = sketch_uses(ctx, ctx.reading_store(), failures)
-    for table in wanted or tuple(uses):
+    for table in requested or tuple(uses):
         try:
             used = uses.get(table, [])
-            results.append(_clustered(ctx, table, by, used, bool(wanted), may_lose=may_lose))
+            results.append(_clustered(ctx, table, by, used, bool(requested), may_lose=may_lose))
         except ImpctlError as error:
             failures.append(Failure(None, error))
     warning = (
         f"no sketch is stored for any query of {ctx.workload.file}, so there is "
         "nothing to cluster by; run `impctl capture` first, or give `--table` and `--by`"
     )
-    return Outcome(tuple(results), () if wanted or uses else (warning,), tuple(failures))
+    return Outcome(tuple(results), () if requested or uses else (warning,), tuple(failures))
 
 
 def _requested(
@@ -582,8 +582,8 @@ def _order_fix(
     if forecast is None:
         return "use another attribute"
     by = ", ".join(f"`{name}`" for name in forecast.columns)
-    wanted = (query, sketch.attribute)
-    uses = (use for use in forecast.sketches if (use.query, use.attribute) == wanted)
+    key = (query, sketch.attribute)
+    uses = (use for use in forecast.sketches if (use.query, use.attribute) == key)
     expected = next((use for use in uses if use.bytes_expected < use.bytes), None)
     if expected is not None and not forecast.obstacle:
         return (

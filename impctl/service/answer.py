@@ -136,7 +136,7 @@ def engine_rows(
     compiled = limited(ctx, compile_answer(answer))
     used = {read.access: read for read in pruned.sketches if read.access in pruned.filters}
     compiled.circuit.start()
-    # Rows are derived once all that they are derived from is there.
+    # Rows are derived once all their inputs are available.
     compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
     slices = Slices(compiled, limit.bytes, limit.check)
     with ThreadPoolExecutor(1) as reader:
@@ -181,11 +181,11 @@ def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
     sketch = used.get(source.access)
     if sketch is None or not len(rows):
         return batch
-    partition, wanted = sketch.partition, sketch.ranges.to_mask()
+    partition, mask = sketch.partition, sketch.ranges.to_mask()
     values = from_arrow(rows.column(sketch.attribute), partition.type)
-    if partition.are_all_in(values, wanted):
+    if partition.are_all_in(values, mask):
         return batch
-    return batch.keep(wanted[partition.range_ids_of(values)])
+    return batch.keep(mask[partition.range_ids_of(values)])
 
 
 # By Spark. Law: with and without the sketch the same versions are read; with the sketch, only files
@@ -419,8 +419,8 @@ def _rows(
     if pruned is None:
         return snapshot_frame(ctx.spark(), snapshot)
     rows = snapshot_frame(ctx.spark(), snapshot, files=pruned.files.get(table))
-    wanted = pruned.filters.get(access)
-    return rows if wanted is None else rows.where(filter_condition(wanted).sql(DIALECT))
+    range_filter = pruned.filters.get(access)
+    return rows if range_filter is None else rows.where(filter_condition(range_filter).sql(DIALECT))
 
 
 # Queries that only Spark can read, run over pinned tables. Law: the text is the user's with
@@ -498,11 +498,11 @@ def _views_read(ctx: Context, result: Passthrough) -> dict[TableName, DataFrame]
 def losing_nan(tables: PinnedTables, pruned: Pruned) -> frozenset[TableName]:
     """The tables whose filter asks for the range of NaN, of files that may hide one."""
     table_names: set[TableName] = set()
-    for wanted in dict.fromkeys(pruned.filters.values()):
-        table = wanted.partition.table
+    for range_filter in dict.fromkeys(pruned.filters.values()):
+        table = range_filter.partition.table
         snapshot = tables.snapshot(table, pruned.versions.get(table))
-        column = snapshot.column(wanted.partition.attribute)
-        has_nan_range = any(interval.high is None for interval in wanted.intervals)
+        column = snapshot.column(range_filter.partition.attribute)
+        has_nan_range = any(interval.high is None for interval in range_filter.intervals)
         if not column.type.is_fractional or not has_nan_range:
             continue
         # A partition column is not in the files, and a reader's NaN may not be the greatest value.

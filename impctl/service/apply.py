@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 def apply(ctx: Context, names: Sequence[str], *, all_updates: bool, again: bool = False) -> Outcome:
     """Commit the named batches, or all in file order; with `again` also those already applied."""
-    wanted = _requested(ctx, names, all_updates)
+    requested = _requested(ctx, names, all_updates)
     results: list[ApplyResult] = []
     run = _BatchRun(ctx, again)
     spec: UpdateSpec | None = None
     try:
-        for spec in wanted:
+        for spec in requested:
             run.apply(spec, results)
     except KeyboardInterrupt as stop:
-        failures = [Failure(None, _interrupted(results, len(wanted)))]
+        failures = [Failure(None, _interrupted(results, len(requested)))]
         if spec is not None and isinstance(stop.__context__, ImpctlError):
             failures.append(Failure(spec.name, stop.__context__))  # the commit failed meanwhile
         return Outcome(tuple(results), (), tuple(failures))
@@ -53,7 +53,7 @@ def apply(ctx: Context, names: Sequence[str], *, all_updates: bool, again: bool 
     return Outcome(tuple(results))
 
 
-def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunError:
+def _interrupted(results: Sequence[ApplyResult], requested: int) -> InterruptedRunError:
     committed = [r for r in results if r.version is not None and not r.already_applied]
     if not committed:
         return InterruptedRunError(
@@ -61,7 +61,7 @@ def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunE
         )
     names = ", ".join(f"`{r.name}` (version {r.version} of `{r.table}`)" for r in committed)
     return InterruptedRunError(
-        f"Interrupted after {len(results)} of {wanted} batches; already in the tables: {names}",
+        f"Interrupted after {len(results)} of {requested} batches; already in the tables: {names}",
         hint="run the command again for the rest; it skips batches that are already applied",
     )
 

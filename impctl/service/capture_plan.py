@@ -87,7 +87,7 @@ def lineage_warnings(tables: PinnedTables, query: SketchedQuery) -> list[str]:
 def _unsketched_candidates(tables: PinnedTables, query: SketchedQuery) -> Iterator[CandidateEntry]:
     """Candidates that fixpoints could have beside the chosen ones if all were sketched."""
     prepared, chosen = query.prepared, query.attributes
-    whole = replace(prepared.planned, root=for_all(prepared.root))
+    planned = replace(prepared.planned, root=for_all(prepared.root))
     core = for_all(prepared.core)
     facts, names = facts_of(tables, prepared.scans), occurrences(prepared)
     nodes = prepared.root.walk()
@@ -96,7 +96,7 @@ def _unsketched_candidates(tables: PinnedTables, query: SketchedQuery) -> Iterat
         for entry in query.candidates if access not in chosen else ():
             is_of_it = (entry.table, entry.occurrence) == (scan.table, names[access])
             sketched = {**chosen, access: entry.attribute}
-            if is_of_it and not entry.safe and check_with_core(whole, core, sketched, facts).safe:
+            if is_of_it and not entry.safe and check_with_core(planned, core, sketched, facts).safe:
                 yield entry
 
 
@@ -131,7 +131,7 @@ def choose_sketches(
             prepared.planned,
             _candidates(ctx, prepared),
             facts,
-            wanted=_requested(ctx.tables, prepared),
+            requested=_requested(ctx.tables, prepared),
             core=prepared.core,
             weigh=weigh,
             name=prepared.spec.name,
@@ -226,7 +226,7 @@ def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -
 
 def _requested(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, ColumnName]:
     """`sketch:` of the file, spelled as in the schema."""
-    wanted: dict[TableName, ColumnName] = {}
+    requested: dict[TableName, ColumnName] = {}
     for table, name in prepared.spec.sketch.items():
         if table not in prepared.tables:
             raise UsageError(
@@ -245,8 +245,8 @@ def _requested(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName,
                 code="column_unknown",
                 location=prepared.spec.location,
             )
-        wanted[table] = column.name
-    return wanted
+        requested[table] = column.name
+    return requested
 
 
 def _why_not(prepared: PreparedQuery, table: TableName) -> str:

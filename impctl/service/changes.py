@@ -86,7 +86,7 @@ class FollowedAnswer:
         catch_up(ctx.tables, self._stored)
         self._since: Versions = self._stored.versions
         self._state: QueryState | None = None
-        """The state with its rows, ahead of the store by what was read so far."""
+        """The state with its rows, ahead of the store by changes read so far."""
         self._rows: RowsOf | None = None
         """Rows of the last answer, if there is no state."""
         self._why = ""
@@ -216,9 +216,9 @@ class FollowedAnswer:
 def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> ChangesResult:
     """Changes since older versions of the tables, from two answers of the engine."""
     prepared = prepare(ctx, spec)
-    wanted = versions_at(spec, prepared.tables, at, ctx.workload.names, option="--since")
+    versions = versions_at(spec, prepared.tables, at, ctx.workload.names, option="--since")
     past = ctx.next_run(())
-    for table, version in wanted.items():
+    for table, version in versions.items():
         newest = ctx.tables.source(table).version
         if version > newest:
             raise UsageError(
@@ -239,7 +239,7 @@ def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> ChangesResul
     return ChangesResult(
         answer=changes,
         query=spec.name,
-        since=wanted,
+        since=versions,
         versions=ctx.tables.versions_of(prepared.tables),
         by=AnsweredBy.ENGINE,
         by_reason="no result is stored for these versions, so both results were computed",

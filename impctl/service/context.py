@@ -286,25 +286,25 @@ class SessionBeside(OwnSession):
     """A separate session beside the one given, or else the running one. Kept between runs while its
     Spark is up and the settings stay the same."""
 
-    def __init__(self, given: SparkSession | None) -> None:
+    def __init__(self, session: SparkSession | None) -> None:
         super().__init__()
-        if given is not None:
+        if session is not None:
             from impctl.spark.session import require_session
 
-            require_session(given)
-        self._given = given
-        self._made: tuple[object, SparkSpec, SparkSession] | None = None
+            require_session(session)
+        self._shared = session
+        self._opened: tuple[object, SparkSpec, SparkSession] | None = None
 
     def open(self, spec: SparkSpec) -> SparkSession:
         from impctl.spark.session import home_of, session_beside
 
         base = self._base(spec)
-        if self._made is not None:
-            context, made_for, session = self._made
+        if self._opened is not None:
+            context, made_for, session = self._opened
             if context is home_of(base) and made_for == spec:
                 return session
         session = session_beside(base, spec.conf)
-        self._made = (home_of(base), spec, session)
+        self._opened = (home_of(base), spec, session)
         return session
 
     @contextmanager
@@ -318,16 +318,16 @@ class SessionBeside(OwnSession):
     def _base(self, spec: SparkSpec) -> SparkSession:
         from impctl.spark.session import is_usable, running_session
 
-        if self._given is None:
+        if self._shared is None:
             running = running_session()
             return super().open(spec) if running is None else running
-        if not is_usable(self._given):
+        if not is_usable(self._shared):
             raise UsageError(
                 "The given Spark session was stopped",
                 code="spark_session_stopped",
                 hint="open the workload again with a running session, or without one",
             )
-        return self._given
+        return self._shared
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:

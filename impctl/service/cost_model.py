@@ -184,8 +184,8 @@ def _of_kind(costs: Sequence[RunCost], kind: RunKind) -> list[RunCost]:
 
 
 def _alike(costs: Sequence[RunCost], kind: RunKind, moved: Sequence[TableName]) -> list[RunCost]:
-    wanted = tuple(sorted(moved))
-    return [cost for cost in _of_kind(costs, kind) if cost.moved == wanted]
+    tables = tuple(sorted(moved))
+    return [cost for cost in _of_kind(costs, kind) if cost.moved == tables]
 
 
 def _line(costs: Sequence[RunCost]) -> CostLine | None:

@@ -225,7 +225,7 @@ class SharedChanges(Struct):
             need.until,
             columns,
             table_id=need.table_id,
-            held=need.mark,
+            stored_mark=need.mark,
             net_by=net_by,
         )
 
@@ -668,7 +668,7 @@ def _refuse(task: StaleQuery, policy: Policy) -> None:
 
 
 def check_assumptions(stored: StoredQuery, deltas: Iterable[TableDelta]) -> None:
-    """AssumptionBrokenError if an inserted row breaks what the sketch's safety rests on."""
+    """AssumptionBrokenError if an inserted row breaks an assumption of the sketch."""
     for delta in deltas if stored.assumptions else ():
         recheck(stored.assumptions, delta.ending, delta.changes.table, delta.changes.weights)
 

@@ -174,8 +174,8 @@ class Installed(Struct, frozen=True):
     @property
     def is_supported(self) -> bool:
         """Whether the version is in the range, such as `>=4.1,<5`."""
-        wanted = SpecifierSet(self.wanted)
-        return self.version is not None and wanted.contains(self.version, prereleases=True)
+        specifiers = SpecifierSet(self.wanted)
+        return self.version is not None and specifiers.contains(self.version, prereleases=True)
 
 
 def installed() -> tuple[Installed, ...]:
@@ -256,8 +256,8 @@ def check_variables(run: Checkup) -> Iterator[Finding]:
     stems = [name.removeprefix(PREFIX) for name in known]
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in known:
-            for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
-                fix = f"did you mean `{PREFIX}{meant}`?"
+            for stem in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
+                fix = f"did you mean `{PREFIX}{stem}`?"
                 yield subject.warning("variables", f"impctl has no variable `{name}`", fix)
 
 
@@ -278,8 +278,8 @@ def check_java(run: Checkup) -> Iterator[Finding]:
         yield subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
         return
     tried = f" ({', '.join(versions)})" if versions else ""
-    said = f"No Java {OLDEST_JAVA} or newer found{tried}; {_NO_JAVA}"
-    yield subject.problem("java", said, JAVA_HINT, 2)
+    message = f"No Java {OLDEST_JAVA} or newer found{tried}; {_NO_JAVA}"
+    yield subject.problem("java", message, JAVA_HINT, 2)
 
 
 def check_extras(run: Checkup) -> Iterator[Finding]:
@@ -340,8 +340,10 @@ def check_spark(run: Checkup) -> Iterator[Finding]:
         return
     took = time.perf_counter() - start
     assert answer.column("one").to_pylist() == [1]
-    said = f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s"
-    yield subject.ok("spark_session", said)
+    message = (
+        f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s"
+    )
+    yield subject.ok("spark_session", message)
     if run.ctx is not None:
         run.reporter.step("reading a file of each table with Spark")
         # One finding for each table, whatever is wrong with the others.
@@ -352,10 +354,10 @@ def check_spark(run: Checkup) -> Iterator[Finding]:
             except ImpctlError as error:
                 yield subject.failed("spark_reads", error)
                 continue
-            said = "the table has no file for Spark to read"
+            message = "the table has no file for Spark to read"
             if rows is not None:
-                said = "Spark read a file of " + count_text(rows, "row")
-            yield subject.ok("spark_reads", said)
+                message = "Spark read a file of " + count_text(rows, "row")
+            yield subject.ok("spark_reads", message)
 
 
 # Statements that set an advised table property. Law: each names the table by its path, so that it
@@ -419,9 +421,9 @@ def _described(snapshot: Snapshot) -> str:
 
 def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
     if not snapshot.has_change_feed:
-        said = f"The change feed is off: {_BY_FILES}"
+        message = f"The change feed is off: {_BY_FILES}"
         fix = setting_calls(snapshot.path, CHANGE_FEED, "true")
-        return subject.warning("change_feed", said, fix)
+        return subject.warning("change_feed", message, fix)
     if snapshot.column_mapping is not None:
         return subject.warning(
             "change_feed",
@@ -465,15 +467,15 @@ def _commit_times(source: DeltaSource) -> Iterator[Finding]:
     if ahead:
         last, time_of = ahead[-1]
         by = span_text(time_of - time.time())
-        said = f"The commit of version {last} has a time {by} ahead of this machine's clock"
-        yield subject.warning("commit_times", said, _FIX)
+        message = f"The commit of version {last} has a time {by} ahead of this machine's clock"
+        yield subject.warning("commit_times", message, _FIX)
     for (last, time_of), (following, then) in zip(timed, timed[1:], strict=False):
         if then < time_of - _TOLERATED:
-            said = (
+            message = (
                 f"The commit of version {following} has the time {_moment(then)}, which is "
                 f"before that of version {last}, {_moment(time_of)}"
             )
-            yield subject.warning("commit_times", said, _FIX)
+            yield subject.warning("commit_times", message, _FIX)
             return
 
 
@@ -588,8 +590,8 @@ def check_store(run: Checkup) -> Sequence[Finding]:
     try:
         store = run.context.reading_store()
         if store is None:
-            said = "No store yet; the first `impctl capture` creates it"
-            return [subject.ok("store_opens", said)]
+            message = "No store yet; the first `impctl capture` creates it"
+            return [subject.ok("store_opens", message)]
         return list(_contents(subject, store, run))
     except ImpctlError as error:
         return [subject.failed("store_opens", error)]
@@ -656,8 +658,8 @@ def check_lock(run: Checkup) -> Iterator[Finding]:
     if owner is None:
         yield subject.ok("lock", "No process is writing")
     elif owner.is_dead:
-        said = f"The lock was left by an interrupted run: {owner.describe()}"
-        yield subject.warning("lock", said, "the next command that writes removes the lock")
+        message = f"The lock was left by an interrupted run: {owner.describe()}"
+        yield subject.warning("lock", message, "the next command that writes removes the lock")
     else:
         fix = (
             "wait for it to end; a second writer waits `--lock-timeout` seconds, then exits with 6"
@@ -669,20 +671,20 @@ def check_folder(run: Checkup) -> Iterator[Finding]:
     """Check rights and space of the store's folder, or of its nearest existing parent."""
     path, subject = run.context.store_path, _store(run)
     with translate_errors(path):
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
+        existing = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    files = tuple(islice(_files(path), MOST_FILES + 1)) if existing == path else ()
     if len(files) > MOST_FILES:
         yield subject.warning(
             "store_folder",
             f"Holds more than {MOST_FILES:,} files; only the first were checked",
             "set `store` to a separate folder",
         )
-    may_write = os.access(there, os.W_OK | os.X_OK)
+    may_write = os.access(existing, os.W_OK | os.X_OK)
     may_write = may_write and all(os.access(file, os.W_OK) for file in files)
     if not may_write:
         yield subject.problem(
             "permissions",
-            f"The current user cannot write everything below {there}",
+            f"The current user cannot write everything below {existing}",
             "give the user who runs `maintain` write access there, or set `store` elsewhere",
             6,
         )
@@ -700,13 +702,13 @@ def check_folder(run: Checkup) -> Iterator[Finding]:
             "permissions",
             f"Other users can change the store: {len(exposed)} files or folders are writable by "
             f"group or everybody, such as {exposed[0]}",
-            f"run `chmod -R go-w {there}`",
+            f"run `chmod -R go-w {existing}`",
             2,
         )
     elif may_write:
         yield subject.ok("permissions", "Writable only by the current user")
     used = sum(info.st_size for info in stats.values() if stat.S_ISREG(info.st_mode))
-    yield _room(subject, used, shutil.disk_usage(there).free)
+    yield _room(subject, used, shutil.disk_usage(existing).free)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -717,16 +719,16 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _room(subject: Subject, used: int, free: int) -> Finding:
-    said = f"{size_text(free)} free, the store uses {size_text(used)}"
+    message = f"{size_text(free)} free, the store uses {size_text(used)}"
     if free < max(_TOO_SCARCE, used // 2):
-        return subject.problem("disk_space", said, "free space on the disk of the store", 6)
+        return subject.problem("disk_space", message, "free space on the disk of the store", 6)
     if free < max(_SCARCE, used * _GROWTH):
         return subject.warning(
             "disk_space",
-            f"{said}; a recapture writes the new state before it removes the old one",
+            f"{message}; a recapture writes the new state before it removes the old one",
             "free space on the disk of the store",
         )
-    return subject.ok("disk_space", said)
+    return subject.ok("disk_space", message)
 
 
 # Other workload files of this folder that use the same store. Law: only reads; an unreadable file
@@ -808,15 +810,17 @@ def check_trees(run: Checkup) -> Iterator[Finding]:
         mean = record.touched_each
         assert mean is not None
         subject = Subject(Area.STORE, query.query)
-        said = f"touched {mean:,.1f} tuples of its join trees; {record.expected:,.1f} were expected"
+        message = (
+            f"touched {mean:,.1f} tuples of its join trees; {record.expected:,.1f} were expected"
+        )
         if mean > _FAR_MORE * record.expected:
             yield subject.warning(
                 "tree_touches_more",
-                f"On average, a changed row {said}",
+                f"On average, a changed row {message}",
                 f"run `impctl capture --query {query.query}`, which counts the keys again",
             )
         else:
-            yield subject.ok("tree_touches_more", f"On average, a changed row {said}")
+            yield subject.ok("tree_touches_more", f"On average, a changed row {message}")
 
 
 OF_SOFTWARE: tuple[Check, ...] = (check_packages, check_variables, check_java)

@@ -1,7 +1,7 @@
 """Estimate from a sample what the sketch of each safe attribute would read.
 
 Law: an estimate decides which sketch is made, never what it holds. The query's circuit runs over
-windows of some files' rows, weighted by the rows that they stand for, and says which are in the
+windows of some files' rows, weighted by the rows that they represent, and says which are in the
 provenance; candidates' ranges are compared with these and with the statistics of all files.
 Source: Liu and Glavic, cost-based selection of provenance sketches, 2025, who sample groups;
 consecutive rows show how groups lie in files.
@@ -338,9 +338,9 @@ def _scaled(root: Plan, standing: float) -> tuple[Plan, float]:
     large. The first 10 of all groups are the first one of a tenth of them."""
     scale = 1.0
     if isinstance(root, TopK) and root.rank is None and root.count is not None:
-        wanted = root.count * standing
-        count = max(1, round(wanted))
-        scale = min(1.0, wanted / count)
+        expected = root.count * standing
+        count = max(1, round(expected))
+        scale = min(1.0, expected / count)
         root = replace(root, count=count, offset=round(root.offset * standing))
     below = [_scaled(child, standing) for child in root.inputs]
     for _, factor in below:
@@ -407,7 +407,7 @@ class FilesLeft(Struct, frozen=True, eq=False):
 
 # Groups of a sample, made as whole as possible before a query runs over them. A group within one
 # window is taken as it is; one that a window cuts is omitted. For a group larger than a window, or
-# scattered, the drawn rows stand for all that statistics show; neighboring groups are pooled, the
+# scattered, the drawn rows represent all that statistics show; neighboring groups are pooled, the
 # more the less they differ, so that they vary like whole groups (small area estimation: Fay and
 # Herriot, 1979).
 
@@ -510,16 +510,16 @@ def _adjacent_groups(
     is_largest = rows == np.maximum.reduceat(rows, starts)[window]
     kept = np.where(is_fine[window], is_whole, ~is_coarse[window] | is_largest)
     with np.errstate(invalid="ignore"):
-        stands = np.maximum(total[first] / rows, 1.0)
-    stands = np.where(is_fine[window], 1.0, np.where(is_coarse[window], stands, np.nan))
-    return kept[run_of_row], stands[run_of_row]
+        weights = np.maximum(total[first] / rows, 1.0)
+    weights = np.where(is_fine[window], 1.0, np.where(is_coarse[window], weights, np.nan))
+    return kept[run_of_row], weights[run_of_row]
 
 
 def _scattered_groups(
     rows: pa.Table, ordered: Ints, is_first: Flags, density: float, measures: Sequence[ColumnName]
 ) -> tuple[Ints, Flags, float]:
     """Merge neighboring groups. `ordered` has the positions of their rows by group, `is_first`
-    where a group begins; a row stands for `density` rows. The result is, for each of `rows`, the
+    where a group begins; a row represents `density` rows. The result is, for each of `rows`, the
     one whose group it takes, which is that of the first in a merged group; which of the ordered
     ones are kept, as the last merged group is not full; and the weight of these."""
     from impctl.sketch.boundaries import rate_where_not_zero
@@ -530,18 +530,18 @@ def _scattered_groups(
     # nothing of nineteen others. By rows per group drawn, as a Poisson number not zero.
     again = rate_where_not_zero(mean) / max(mean, 1.0)
     # Groups that each sampled group represents on average.
-    stands = max(density * again, 1.0)
-    together = _groups_to_merge(rows, ordered, group, stands, measures)
+    weight = max(density * again, 1.0)
+    together = _groups_to_merge(rows, ordered, group, weight, measures)
     merged = np.floor(group / together).astype(np.int64)
     starts = starts_in(merged)
     source = np.arange(len(rows))
     source[ordered] = ordered[starts][np.cumsum(starts) - 1]
     kept = (merged < merged[-1]) | (together <= 1.0) | (merged[-1] == 0)
-    return source, kept, stands / together
+    return source, kept, weight / together
 
 
 def _groups_to_merge(
-    rows: pa.Table, ordered: Ints, group: Ints, stands: float, measures: Sequence[ColumnName]
+    rows: pa.Table, ordered: Ints, group: Ints, weight: float, measures: Sequence[ColumnName]
 ) -> float:
     """How many groups to merge so that the result varies between groups as it does for whole
     groups: all parts of one if they differ by chance alone, one if rows within a group are
@@ -563,7 +563,7 @@ def _groups_to_merge(
     by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(len(sizes), 1))
     most = max(result, default=1.0)
     ratio = 1.0 if most <= by_chance else most
-    return max(1.0, ratio / (ratio - 1.0 + 1.0 / stands))
+    return max(1.0, ratio / (ratio - 1.0 + 1.0 / weight))
 
 
 def _ratio_to_chance(sizes: Floats) -> float:

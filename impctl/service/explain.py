@@ -295,8 +295,8 @@ class _Explanation:
             if isinstance(shape, TreeShape):
                 yield self._tree(shape, next(sizes, {}))
             elif shape.reason is not Reason.ONE_TABLE:
-                place = self._prepared.place(shape.span)
-                yield TreeResultEntry(False, f"none: {shape.text}", place)
+                location = self._prepared.place(shape.span)
+                yield TreeResultEntry(False, f"none: {shape.text}", location)
 
     def _tree_sizes(self) -> list[Counter[int]]:
         """For each tree, the stored bytes by node."""
@@ -721,7 +721,7 @@ def _checked(
         yield replace(result, supported=True, mode=plan.mode.value, reason=plan.reason)
         return
     assert refusal is not None, "a query without a plan was refused"
-    reason, hint, place = refusal.message, refusal.hint, refusal.location
-    yield replace(result, mode=None, reason=reason, hint=hint, place=place)
+    reason, hint, location = refusal.message, refusal.hint, refusal.location
+    yield replace(result, mode=None, reason=reason, hint=hint, place=location)
     if strict:
         raise refusal

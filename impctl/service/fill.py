@@ -125,21 +125,21 @@ class PartnerReader(Struct, frozen=True):
         """As `engine.lookups.RowReader`: the rows of a side with these keys; HistoryGoneError for a
         missing file."""
         self.ctx.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
-        wanted = self.compiled.read_side(side)
+        readable = self.compiled.read_side(side)
         if side not in self._from_files:
-            return self._by_spark(wanted, keys)
+            return self._by_spark(readable, keys)
         watch = Stopwatch()
-        result = self._by_files(wanted, keys)
+        result = self._by_files(readable, keys)
         ms, count, hits = watch.ms, len(keys[0]), 0
         if len(result):
             # Rows of other keys may be included.
-            columns = [result.columns[key] for key in wanted.keys]
+            columns = [result.columns[key] for key in readable.keys]
             hits = min(count, len(group_rows(columns, len(result)).codes))
         self._note(SideRead(side, count, hits, len(result), ms))
         return result
 
     def reads(self) -> tuple[SideRead, ...]:
-        """What was read of each side that is read from files, even if nothing."""
+        """What was read of each side in files, even if nothing."""
         return tuple(self._done.get(side, SideRead(side)) for side in sorted(self._from_files))
 
     @property
@@ -161,23 +161,23 @@ class PartnerReader(Struct, frozen=True):
 
     # Read by Spark
 
-    def _by_spark(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
+    def _by_spark(self, readable: Readable, keys: Sequence[Vector]) -> Batch:
         from impctl.spark.run import with_keys
 
-        names = [name for name, _ in wanted.columns]
-        places = [names.index(key) for key in wanted.keys]
-        table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
-        spark, files = self.ctx.spark(), self._files(wanted)
-        for key, values in zip(wanted.keys, keys, strict=True):
-            column = column_behind(wanted.plan, key)
+        names = [name for name, _ in readable.columns]
+        places = [names.index(key) for key in readable.keys]
+        table = pa.table([_typed(key) for key in keys], [f"k{index}" for index in range(len(keys))])
+        spark, files = self.ctx.spark(), self._files(readable)
+        for key, values in zip(readable.keys, keys, strict=True):
+            column = column_behind(readable.plan, key)
             if column is not None and len(values) <= _MANY_KEYS:
                 # Skip files that hold none of the requested values.
-                (scan,) = (scan for scan in wanted.plan.scans if scan.access == column.access)
+                (scan,) = (scan for scan in readable.plan.scans if scan.access == column.access)
                 matching = prune_to_values(
                     self._snapshot(scan.table), {column.attribute.name: values}
                 )
                 files[column.access] &= {file.uri for file in matching}
-        return self._spark_rows(wanted, files, lambda rows: with_keys(spark, rows, places, table))
+        return self._spark_rows(readable, files, lambda rows: with_keys(spark, rows, places, table))
 
     def pairs(self, joined: Readable) -> Iterator[Batch]:
         """All rows of a join, slice by slice."""
@@ -189,18 +189,20 @@ class PartnerReader(Struct, frozen=True):
         for number in range(slices):
             yield self._spark_rows(joined, files, partial(slice_of, number=number, slices=slices))
 
-    def _files(self, wanted: Readable) -> Uris:
-        snapshots = {scan.access: self._snapshot(scan.table) for scan in wanted.plan.scans}
-        return wanted_files(wanted.plan, snapshots)
+    def _files(self, readable: Readable) -> Uris:
+        snapshots = {scan.access: self._snapshot(scan.table) for scan in readable.plan.scans}
+        return wanted_files(readable.plan, snapshots)
 
     def _spark_rows(
-        self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
+        self, readable: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
     ) -> Batch:
         from impctl.spark.run import plain_failures, selected
 
-        views = {scan.access: f"impctl_side{index}" for index, scan in enumerate(wanted.plan.scans)}
+        views = {
+            scan.access: f"impctl_side{index}" for index, scan in enumerate(readable.plan.scans)
+        }
         frames = {}
-        for scan in wanted.plan.scans:
+        for scan in readable.plan.scans:
             snapshot, partition = self._snapshot(scan.table), self.partitions.get(scan.access)
             names = [a.name for a in scan.attributes if a.name != RANGE_COLUMN]
             chosen_files = [file for file in snapshot.files if file.uri in files[scan.access]]
@@ -209,25 +211,25 @@ class PartnerReader(Struct, frozen=True):
             )
         spark = self.ctx.spark()
         with plain_failures(self.versions):
-            table = chosen(selected(spark, render_plan(wanted.plan, views), frames)).toArrow()
+            table = chosen(selected(spark, render_plan(readable.plan, views), frames)).toArrow()
         columns = {
             name: from_arrow(table.column(index), kind)
-            for index, (name, kind) in enumerate(wanted.columns)
+            for index, (name, kind) in enumerate(readable.columns)
         }
-        first = len(wanted.columns)
+        first = len(readable.columns)
         tags = tuple(
             RowTags(from_arrow(table.column(first + position), INTEGER).values.astype(np.int32))
-            for position in range(len(wanted.accesses))
+            for position in range(len(readable.accesses))
         )
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
     # Read by the engine
 
-    def _by_files(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
-        reading = Transient(wanted, self.partitions)
+    def _by_files(self, readable: Readable, keys: Sequence[Vector]) -> Batch:
+        reading = Transient(readable, self.partitions)
         snapshots = {access: self._snapshot(side.table) for access, side in reading.sources.items()}
         sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
-        files = wanted_files(wanted.rows, snapshots)
+        files = wanted_files(readable.rows, snapshots)
 
         def read(source: Source, keys: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
             snapshot, columns = snapshots[source.access], source.scan.table_columns
@@ -237,24 +239,24 @@ class PartnerReader(Struct, frozen=True):
             parts = list(rows_with(snapshot, columns, keys, chosen, self.ctx.tables.once))
             return pa.concat_tables(parts) if parts else read_rows(snapshot, columns, [])
 
-        tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
-        return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
+        tables = read_in_turn(readable, reading.sources, keys, sizes, read)
+        return empty_batch(len(readable.accesses)) if tables is None else reading.rows(tables)
 
     def whole(self, side: str) -> Iterator[Batch]:
         """As `engine.lookups.RowReader`: all rows of a side that is read from files. A single table
         is read in parts, which bound the memory; rows of groups are not, since a group may lie in
         several parts."""
         assert side in self._from_files
-        wanted = self.compiled.read_side(side)
-        sources = Transient(wanted, self.partitions).sources
-        nodes = wanted.rows.walk()
+        readable = self.compiled.read_side(side)
+        sources = Transient(readable, self.partitions).sources
+        nodes = readable.rows.walk()
         if len(sources) > 1 or any(isinstance(node, Aggregate | Distinct) for node in nodes):
-            yield self._by_files(wanted, ())
+            yield self._by_files(readable, ())
             return
         ((access, source),) = sources.items()
         snapshot = self._snapshot(source.table)
-        uris = wanted_files(wanted.rows, {access: snapshot})[access]
-        yield from self._batches(wanted, source, uris)
+        uris = wanted_files(readable.rows, {access: snapshot})[access]
+        yield from self._batches(readable, source, uris)
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
         """As `engine.lookups.RowReader`: the rows of a one-table side that meet exactly one of two
@@ -262,21 +264,23 @@ class PartnerReader(Struct, frozen=True):
         assert side in self._from_files
         watch, rows = Stopwatch(), 0
         self.ctx.reporter.step("reading rows affected by a changed scalar")
-        wanted = self.compiled.read_side(side)
-        ((_, source),) = Transient(wanted, self.partitions).sources.items()
+        readable = self.compiled.read_side(side)
+        ((_, source),) = Transient(readable, self.partitions).sources.items()
         snapshot = self._snapshot(source.table)
         moved = MovedConditions((before,), (after,)).rows_that_move
-        uris = {uri for parts in moved for uri in files_under(wanted.rows, parts, snapshot)}
-        for batch in self._batches(wanted, source, uris):
+        uris = {uri for parts in moved for uri in files_under(readable.rows, parts, snapshot)}
+        for batch in self._batches(readable, source, uris):
             rows += len(batch)
             yield batch
         self._note(SideRead(side, 1, 1, rows, watch.ms))
 
-    def _batches(self, wanted: Readable, source: Source, uris: Collection[str]) -> Iterator[Batch]:
+    def _batches(
+        self, readable: Readable, source: Source, uris: Collection[str]
+    ) -> Iterator[Batch]:
         snapshot = self._snapshot(source.table)
         chosen = [file for file in snapshot.files if file.uri in uris]
         for rows in read_batches(snapshot, source.scan.table_columns, chosen):
-            yield Transient(wanted, self.partitions).rows({source.access: rows})
+            yield Transient(readable, self.partitions).rows({source.access: rows})
 
 
 def _typed(key: Vector) -> pa.Array:
@@ -298,7 +302,7 @@ def _typed(key: Vector) -> pa.Array:
 
 # Rows per range of files that a capture need not read. Law: none is opened. What the log says is
 # exact; the rest is spread like the rows that were read (`compile.fill`). Counts serve only to
-# balance ranges, and no sketch rests on them.
+# balance ranges; no sketch depends on them.
 
 
 def count_left_out(
@@ -628,8 +632,8 @@ def _alternatives(
     if is_open:
         tree = chosen_plan(query, planted)
         if tree.has_tree:
-            said = plan.no_answer if plan.answer is None else _NOT_BESIDE
-            yield replace(tree, reason=f"{tree.reason}; {_AS_TREES}", no_answer=said), query
+            reason = plan.no_answer if plan.answer is None else _NOT_BESIDE
+            yield replace(tree, reason=f"{tree.reason}; {_AS_TREES}", no_answer=reason), query
 
 
 def filled_circuit(ctx: Context, query: SketchedQuery, plan: MaintenancePlan) -> Filled | None:
@@ -665,14 +669,14 @@ class GroupedChange(Struct, frozen=True):
     """Inserted and deleted rows between two versions, grouped by one pass."""
 
     pass_: Partials
-    came: GroupedRows
-    went: GroupedRows
+    inserted: GroupedRows
+    deleted: GroupedRows
     partition: RangePartition
 
     @property
     def rows(self) -> int:
         """Rows of the files that differ."""
-        return int(self.came.range_rows.sum() + self.went.range_rows.sum())
+        return int(self.inserted.range_rows.sum() + self.deleted.range_rows.sum())
 
 
 def grouped_change(
@@ -725,6 +729,6 @@ def refill_rows(
     snapshot: Snapshot, source: Source, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[pa.Table]:
     """The rows of the files with these values; without keys, all that pass."""
-    wanted = {file.uri for file in files_by_conditions(snapshot, source)}
-    files = [file for file in prune_to_values(snapshot, keys) if file.uri in wanted]
+    uris = {file.uri for file in files_by_conditions(snapshot, source)}
+    files = [file for file in prune_to_values(snapshot, keys) if file.uri in uris]
     yield from read_batches(snapshot, source.scan.table_columns, files)

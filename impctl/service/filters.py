@@ -82,11 +82,13 @@ def files_by_conditions(snapshot: Snapshot, source: Source) -> tuple[DataFile, .
 
 
 def files_satisfying(
-    snapshot: Snapshot, source: Source, wanted: Sequence[Sequence[Expr]]
+    snapshot: Snapshot, source: Source, alternatives: Sequence[Sequence[Expr]]
 ) -> tuple[DataFile, ...]:
     """The files with rows that may satisfy all of one of these lists of conditions."""
     columns = {identity: name for identity, name, _ in source.scan.columns}
-    uris = {file.uri for conditions in wanted for file in _prune(snapshot, conditions, columns)}
+    uris = {
+        file.uri for conditions in alternatives for file in _prune(snapshot, conditions, columns)
+    }
     return tuple(file for file in snapshot.files if file.uri in uris)
 
 
@@ -226,7 +228,7 @@ def _files_matching(tied: ColumnTie, snapshots: Snapshots, left: Uris) -> set[st
     return {snapshot.uris[index] for index in np.flatnonzero(meets).tolist()}
 
 
-# Files that sketches and conditions keep. Law: a filter has every row that the sketch stands for. A
+# Files that sketches and conditions keep. Law: a filter has every row that the sketch covers. A
 # file is skipped only if statistics prove that it has no row of the *filter*, or none that passes
 # the conditions right above the access. All rows of a range that passes are read, because a partial
 # group may pass where the whole does not. An access with neither reads everything.

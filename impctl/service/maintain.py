@@ -206,7 +206,7 @@ def _maintain_stale(
         from impctl.service.budget.choice import keep_to_budget
         from impctl.service.schedule.due import fresh_entry
 
-        # Whether maintenance came later than a bound allows.
+        # Whether maintenance ran later than a bound allows.
         bounded = [item for item in stale if item[0].trigger and item[0].trigger.fresh_within]
         late = [fresh_entry(ctx, spec, stored) for spec, stored in bounded]
         is_late = any(entry is not None and entry.late for entry in late)

@@ -145,11 +145,11 @@ def partition_of(
         sample = sample_values(snapshot, name, SAMPLE_ROWS, _SEED)
         files = file_bounds(snapshot, column.name)
         weights, depth = value_weights(files, sample)
-        given = _requested_ranges(ctx, table, name)
+        requested = _requested_ranges(ctx, table, name)
         proposed = _proposed_ranges(depth, len(files)) // together
-        wanted = max(proposed, DEFAULT_RANGES) if given is None else given
-        boundaries = aligned_boundaries(weights, wanted, starts_of(files))
-        return _fitted(table, column, boundaries, files if given is None else None)
+        count = max(proposed, DEFAULT_RANGES) if requested is None else requested
+        boundaries = aligned_boundaries(weights, count, starts_of(files))
+        return _fitted(table, column, boundaries, files if requested is None else None)
 
     version = ctx.tables.source(table).version
     return ctx.tables.fact(table, ("partition", version, name, together), make)
@@ -170,13 +170,13 @@ def partition_about(
         return result
     snapshot = ctx.tables.snapshot(table)
     column = snapshot.readable(name)
-    given, starts = _requested_ranges(ctx, table, name), starts_of(bounds)
-    wanted = _proposed_ranges(depth, len(snapshot.files)) if given is None else given
-    boundaries = equidepth_boundaries(values, wanted)
-    if len(starts) <= wanted:
-        between = equidepth_boundaries(values, wanted - len(starts) + 1)
+    requested, starts = _requested_ranges(ctx, table, name), starts_of(bounds)
+    count = _proposed_ranges(depth, len(snapshot.files)) if requested is None else requested
+    boundaries = equidepth_boundaries(values, count)
+    if len(starts) <= count:
+        between = equidepth_boundaries(values, count - len(starts) + 1)
         boundaries = tuple(sorted({*starts, *between}))
-    return _fitted(table, column, boundaries, bounds if given is None else None)
+    return _fitted(table, column, boundaries, bounds if requested is None else None)
 
 
 def _fitted(
@@ -228,8 +228,8 @@ def ranges_to_spare(ctx: Context, table: TableName, name: ColumnName, ranges: in
 
 
 def wanted_ranges(ctx: Context, partition: RangePartition) -> int:
-    given = _requested_ranges(ctx, partition.table, partition.attribute)
-    return max(DEFAULT_RANGES, partition.ranges) if given is None else given
+    requested = _requested_ranges(ctx, partition.table, partition.attribute)
+    return max(DEFAULT_RANGES, partition.ranges) if requested is None else requested
 
 
 def values_within(ctx: Context, partition: RangePartition, ranges: RangeSet) -> list[BoundaryValue]:

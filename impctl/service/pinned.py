@@ -42,7 +42,7 @@ class PinnedTables:
         self._sources: dict[TableName, DeltaSource] = {}
         self._seen: dict[TableName, PinnedTable] = {}
         self._facts: dict[TableName, dict[Hashable, Any]] = {}
-        """What was computed from each table's files, by what it is about."""
+        """Values computed from each table's files, by subject."""
         self._recalled: dict[TableName, PinnedTable] = {}
         self._once: ColumnCache | None = None
 
@@ -97,8 +97,8 @@ class PinnedTables:
         spec = self._specs[table]
         path = self._path(spec)
         if not spec.ambient:
-            for place in (path, *spec.clone_of):
-                check_credentials(table, place, spec.storage_options, os.environ)
+            for location in (path, *spec.clone_of):
+                check_credentials(table, location, spec.storage_options, os.environ)
         return open_source(table, path, dict(spec.storage_options) or None, spec.clone_of)
 
     def _path(self, spec: TableSpec) -> str:
@@ -134,7 +134,7 @@ class PinnedTables:
     def advance(self, table: TableName) -> DeltaSource:
         """Pin a table that only this process writes at its newest version."""
         result = self._sources[table] = advance(self.source(table))
-        # As in a run of its own, which finds nothing decoded.
+        # As in a separate run, which finds nothing decoded.
         self._once = None
         self._seen[table] = PinnedTable(result, None, None)
         return result
@@ -203,14 +203,14 @@ def check_credentials(
     """UsageError for a table in an object store: `credentials_missing` if its storage options lack
     credentials, `credentials_mixed` if deltalake would add a variable of `env` to them."""
     scheme = path.partition("://")[0].lower() if "://" in path else ""
-    given = {_PREFIX.sub("", key.lower()): value for key, value in options.items() if value}
-    if given.get("skip_signature", "").lower() not in ("true", "1"):
-        given.pop("skip_signature", None)
+    settings = {_PREFIX.sub("", key.lower()): value for key, value in options.items() if value}
+    if settings.get("skip_signature", "").lower() not in ("true", "1"):
+        settings.pop("skip_signature", None)
     missing = ""
-    if scheme in _S3 and "skip_signature" not in given:
-        lacking = [key for key in ("access_key_id", "secret_access_key") if key not in given]
+    if scheme in _S3 and "skip_signature" not in settings:
+        lacking = [key for key in ("access_key_id", "secret_access_key") if key not in settings]
         missing = " and ".join(f"`aws_{key}`" for key in lacking) + " not set" if lacking else ""
-    elif scheme in _SUFFICIENT and given.keys().isdisjoint(_SUFFICIENT[scheme]):
+    elif scheme in _SUFFICIENT and settings.keys().isdisjoint(_SUFFICIENT[scheme]):
         missing = "no key in `storage_options`"
     if missing:
         raise UsageError(

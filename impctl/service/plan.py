@@ -111,7 +111,7 @@ def _to_capture(ctx: Context, spec: QuerySpec) -> PlanResult:
 
 
 def _pending(decider: Decider, decision: Decision) -> tuple[PlannedChange, ...]:
-    """The change of every table that moved: as read, else as far as the log tells."""
+    """The change of every changed table: as read, else as far as the log shows."""
     read = {delta.table: delta.rows for delta in decision.deltas}
     entries = []
     for pin in decision.task.stored.pins:

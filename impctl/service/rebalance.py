@@ -61,12 +61,12 @@ if TYPE_CHECKING:
 
 def new_ranges(ctx: Context, partition: RangePartition, counts: Ints) -> Renumbering | None:
     """Better ranges; None where these are even, or as even as the sample can make them."""
-    wanted = wanted_ranges(ctx, partition)
-    ids = heavy_ranges(counts[:-1], wanted)
+    count = wanted_ranges(ctx, partition)
+    ids = heavy_ranges(counts[:-1], count)
     sample: list[BoundaryValue] = []
     if len(ids):
         sample = values_within(ctx, partition, RangeSet.of(ids.tolist(), partition.size))
-    new = evened(partition, counts, wanted, sample)
+    new = evened(partition, counts, count, sample)
     return None if new == partition else Renumbering(partition, new)
 
 

@@ -123,13 +123,13 @@ def versions_at(
     """The version of each of the query's tables, by any of their names."""
     result: dict[TableName, TableVersion] = {}
     # Table and version of each text or value; no table where none is named.
-    given: list[tuple[TableName | None, object]] = [(None, at)]
+    pairs: list[tuple[TableName | None, object]] = [(None, at)]
     if isinstance(at, Mapping):
-        given = list(at.items())
+        pairs = list(at.items())
     elif isinstance(at, Sequence) and not isinstance(at, str):
         parts = [text.rpartition("=") for text in at]
-        given = [(table if equals else None, version) for table, equals, version in parts]
-    for table, version in given:
+        pairs = [(table if equals else None, version) for table, equals, version in parts]
+    for table, version in pairs:
         if table is None and len(tables) > 1:
             raise _usage(
                 f"Query `{spec.name}` reads {len(tables)} tables, but `{option} {version}` "
@@ -154,12 +154,12 @@ def versions_at(
     return result
 
 
-def _version(table: TableName, said: object) -> TableVersion:
-    is_number = isinstance(said, Integral) and not isinstance(said, bool)
-    text = str(int(said)) if is_number else said  # type: ignore[call-overload]  # an Integral
+def _version(table: TableName, value: object) -> TableVersion:
+    is_number = isinstance(value, Integral) and not isinstance(value, bool)
+    text = str(int(value)) if is_number else value  # type: ignore[call-overload]  # an Integral
     if isinstance(text, str) and _VERSION.fullmatch(text):
         return int(text)
-    shown = said if isinstance(said, str) else shortened(said)
+    shown = value if isinstance(value, str) else shortened(value)
     raise _usage(
         f"The version of table `{table}` must be a whole number from 0, not: {shown}",
         "`impctl status` shows the version of the newest sketch",
@@ -167,8 +167,8 @@ def _version(table: TableName, said: object) -> TableVersion:
 
 
 def _form(tables: Sequence[TableName], option: str) -> str:
-    given = " ".join(f"{option} {table}=VERSION" for table in tables)
-    return f"give it for every table: `{given}`"
+    example = " ".join(f"{option} {table}=VERSION" for table in tables)
+    return f"give it for every table: `{example}`"
 
 
 def _usage(message: str, hint: str) -> UsageError:
@@ -260,15 +260,18 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
         return inside
     # The share of rows that pass, taking ranges as even.
     share = max(
-        sum(len(ranges_between(interval, wanted.partition)) for interval in wanted.intervals)
-        / wanted.partition.ranges
-        for wanted in filters
+        sum(
+            len(ranges_between(interval, range_filter.partition))
+            for interval in range_filter.intervals
+        )
+        / range_filter.partition.ranges
+        for range_filter in filters
     )
     columns = {attribute.name for scan in scans for attribute in scan.attributes}
     filtered_parts = sum(part.filter is not None for part in parts)
     rate = _FILTERED + _FILTERED_BY_SHARE * share
     rate += _ONE_MORE_PART * (min(filtered_parts, _MOST_PARTS) - 1)
-    if not all(wanted.partition.attribute in columns for wanted in filters):
+    if not all(range_filter.partition.attribute in columns for range_filter in filters):
         rate += _ONE_MORE_COLUMN / max(len(columns), 1)
     return inside + filtered * rate
 
@@ -463,7 +466,7 @@ def _without(
 def _candidates(ctx: Context, prepared: PreparedQuery, owner: QuerySpec | None) -> list[_Candidate]:
     """Judge the named query and every stored one with the same template or a similar recursion."""
     store = ctx.reading_store()
-    wanted = template_id(prepared.core)
+    template = template_id(prepared.core)
     candidates = []
     for spec in ctx.workload.queries.values():
         is_named = owner is not None and spec.name == owner.name
@@ -473,7 +476,7 @@ def _candidates(ctx: Context, prepared: PreparedQuery, owner: QuerySpec | None) 
                 candidates.append(_refused(spec, "it has not been captured"))
             continue
         try:
-            result = _judge(ctx, prepared, spec, stored, wanted, is_named=is_named)
+            result = _judge(ctx, prepared, spec, stored, template, is_named=is_named)
         except ImpctlError as error:
             result = _refused(spec, error.message)
         if result is not None:
@@ -486,13 +489,13 @@ def _judge(
     prepared: PreparedQuery,
     spec: QuerySpec,
     stored: StoredQuery,
-    wanted: str,
+    template: str,
     *,
     is_named: bool,
 ) -> _Candidate | None:
     known = stored.state_meta.get("template", "")
-    is_known = is_stamped_alike(known, wanted)
-    is_other = is_known and known != wanted and not is_named
+    is_known = is_stamped_alike(known, template)
+    is_other = is_known and known != template and not is_named
     if is_other and not is_recursive(prepared.core):
         return None
     if not is_defined_alike(ctx, spec, stored):
@@ -505,7 +508,7 @@ def _judge(
         if is_other:
             return None
         raise
-    is_alike = is_named or template_id(captured.core) == wanted
+    is_alike = is_named or template_id(captured.core) == template
     if not is_alike and not has_similar_recursion(prepared.core, captured.core):
         return None
     if spec.lineage in _OWN_TEXT_ALONE:
@@ -601,16 +604,18 @@ def older(ctx: Context, spec: QuerySpec, at: AtVersions) -> ResolvedSketch:
     newest = stored_query(ctx, store, spec)
     assert store is not None
     check_definition(ctx, spec, newest)
-    wanted = versions_at(spec, tuple(newest.versions), at, ctx.workload.names)
-    result = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
+    versions = versions_at(spec, tuple(newest.versions), at, ctx.workload.names)
+    result = [
+        store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, versions)
+    ]
     candidates = [stored for stored in result if stored is not None]
     if not candidates:
         raise RecaptureNeededError(
-            f"Query `{spec.name}` has no stored sketch for {_older_explanation(wanted)}",
+            f"Query `{spec.name}` has no stored sketch for {_older_explanation(versions)}",
             code="no_sketch_at",
             hint=_offer(ctx.tables, store, spec),
         )
-    for table, version in wanted.items():
+    for table, version in versions.items():
         _pin(ctx.tables, store, spec, table, version)
     return _older_use(ctx, store, spec, candidates)
 
@@ -673,7 +678,7 @@ def _pin(
 
 
 def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
-    """The versions with a sketch, as far as known without building each of them."""
+    """The versions known to have a sketch, without building each of them."""
     offered: dict[tuple[tuple[TableName, TableVersion], ...], None] = {}
     existing: dict[TableName, range] = {}
     for kept in store.kept(spec.name):
@@ -723,7 +728,7 @@ def _older_explanation(versions: Versions) -> str:
     return _joined([f"version {version} of table `{table}`" for table, version in versions.items()])
 
 
-# A query's sketch, maintained first. Law: used only at the versions it stands for, and only while
+# A query's sketch, maintained first. Law: used only at its valid versions, and only while
 # its query is safe and has the plan of the capture; the query's policy governs the maintenance.
 
 _ATTEMPTS = 10

@@ -95,8 +95,8 @@ def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
     """The changes from one answer to another of the same columns."""
     old, new = (answer_rows(side.ending, side.rows) for side in (before, after))
     unsure = np.ones(len(old) + len(new), dtype=np.bool_) if after.bounded else None
-    gone = Batch(old.columns, -old.weights, old.tags)
-    return _output_rows([RowsOf(before.ending, gone), RowsOf(after.ending, new)], unsure, zone)
+    deleted = Batch(old.columns, -old.weights, old.tags)
+    return _output_rows([RowsOf(before.ending, deleted), RowsOf(after.ending, new)], unsure, zone)
 
 
 def whole_answer(after: RowsOf, zone: str) -> pa.Table:
@@ -109,14 +109,14 @@ def _output_rows(parts: Sequence[RowsOf], unsure: Bools | None, zone: str) -> pa
     outputs = parts[-1].ending.outputs
     filled = [part for part in parts if len(part.rows)]
     types = typed((output.attribute for output in outputs), None)
-    wanted = [arrow_type(kind, zone) for _, kind in types]
+    arrow_types = [arrow_type(kind, zone) for _, kind in types]
     if filled:
         values, weights, unsure = _consolidated(filled, unsure)
         unit_weights = np.ones(len(weights), dtype=np.int64)
-        pairs = zip(values, wanted, strict=True)
+        pairs = zip(values, arrow_types, strict=True)
         columns = [arrow_column(column, unit_weights, kind) for column, kind in pairs]
     else:
-        columns = [pa.array([], kind) for kind in wanted]
+        columns = [pa.array([], kind) for kind in arrow_types]
         weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
     head = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
     head[COPIES] = pa.array(np.abs(weights), pa.int64())
@@ -393,7 +393,7 @@ class ChangeFiles:
 
 
 def check_change_files(
-    ctx: Context, specs: Sequence[QuerySpec], given: Path, *, is_named: bool
+    ctx: Context, specs: Sequence[QuerySpec], path: Path, *, is_named: bool
 ) -> None:
     """UsageError, before any work, unless changes of answers can be written. Every named query
     needs a materialized result; of a whole file one query does."""
@@ -402,7 +402,7 @@ def check_change_files(
         raise not_materialized(without[0])
     if ctx.settings.dry_run:
         return
-    folder = given.absolute()
+    folder = path.absolute()
     check_output(folder, ctx.reserved)
     try:
         _make_lasting(folder)
@@ -410,7 +410,7 @@ def check_change_files(
             pass
     except OSError as error:
         raise UsageError(
-            f"Changes cannot be written to `{given}`: {error.strerror or error}",
+            f"Changes cannot be written to `{path}`: {error.strerror or error}",
             hint="name a folder with write access; it may be new",
             code="changes_folder",
         ) from error

@@ -91,7 +91,7 @@ def rows_of(table: pa.Table) -> tuple[tuple[RowValue, ...], ...]:
 
 class ArrowAnswer(Struct, frozen=True, kw_only=True, dict=True):
     """An answer that DuckDB, Polars and pandas read through its Arrow stream. `limit`: how many
-    rows are shown or written, None for all; `written`: the file they went to."""
+    rows are shown or written, None for all; `written`: the file they are in."""
 
     answer: pa.Table
     limit: int | None = None
@@ -1039,7 +1039,7 @@ class StatusResult(Struct, frozen=True, kw_only=True):
 class GainResult(Struct, frozen=True, kw_only=True):
     """Uses of one query's sketches since a moment, and the runs that maintained them. `files`,
     `rows` and `bytes` were read, `..._plain` would have been by the query's conditions alone; of
-    `uses`, `used` went through a sketch. `materialized_reads` counts reads of the materialized
+    `uses`, `used` used a sketch. `materialized_reads` counts reads of the materialized
     result, which read no file; they are no uses, but `last_use` covers both. `answers_bytes` is
     what they would read of the present tables. `upkeep_ms` is the time of captures and maintenance.
     `saved_ms` is an estimate: all bytes skipped, at Spark's read rate."""

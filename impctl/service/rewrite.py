@@ -188,11 +188,11 @@ def _predicates(
     """The predicate of each filtered table, and why another one has none."""
     result: dict[TableName, Sql] = {}
     refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned), _NAN)
-    for wanted in pruned.filters.values():
-        table = wanted.partition.table
+    for range_filter in pruned.filters.values():
+        table = range_filter.partition.table
         snapshot = tables.snapshot(table, pruned.versions.get(table))
-        column = snapshot.column(wanted.partition.attribute)
-        condition = plain_filter(wanted, column.name)
+        column = snapshot.column(range_filter.partition.attribute)
+        condition = plain_filter(range_filter, column.name)
         if condition is None:
             refused[table] = _NO_TEXT
         else:

@@ -91,8 +91,8 @@ def check_scheduled(
     follow: bool = False,
 ) -> None:
     """UsageError where options of `maintain` exclude each other."""
-    given = {"--follow": follow, "--due": due, "--point": point is not None}
-    names = [name for name, is_given in given.items() if is_given]
+    options = {"--follow": follow, "--due": due, "--point": point is not None}
+    names = [name for name, is_given in options.items() if is_given]
     if len(names) > 1:
         hint = "`--follow` maintains whatever is due" if follow else "give one of them"
         raise UsageError(f"Options `{names[0]}` and `{names[1]}` exclude each other", hint=hint)
@@ -198,12 +198,12 @@ def names_in(file: Path, section: str) -> tuple[str, ...]:
     return load.names_in(file, section)
 
 
-def store_folder(given: str | Path) -> Path:
+def store_folder(path: str | Path) -> Path:
     """The store from a flag, variable or argument; UsageError for a URI."""
-    wrong = store_path_problem(str(given))
+    wrong = store_path_problem(str(path))
     if wrong is not None:
         raise UsageError(wrong[0], hint=wrong[1])
-    return Path(given)
+    return Path(path)
 
 
 def is_shared_store(text: str | None) -> bool:

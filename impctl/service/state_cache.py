@@ -72,7 +72,7 @@ class StateCache:
         self._drop_to_memory()
 
     def _drop_to_memory(self) -> None:
-        """Drop what is least worth its bytes until the process is within its memory."""
+        """Drop the states least worth their bytes until the process fits its memory."""
         used = None if self._memory is None else self._held()
         over = 0 if used is None or self._memory is None else used - self._memory
         while over > 0 and self._states:

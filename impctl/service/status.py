@@ -261,7 +261,7 @@ def _order_hint(forecasts: Callable[[], ClusterForecasts], stored: StoredQuery |
     """Whether clustering the query's tables would change that, as `cluster` computes it."""
     if stored is None:
         return ""
-    name, sketches, said = stored.query, stored.sketches, ""
+    name, sketches, reason = stored.query, stored.sketches, ""
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         forecast = forecasts().of(table)
         if forecast is None:
@@ -273,5 +273,5 @@ def _order_hint(forecasts: Callable[[], ClusterForecasts], stored: StoredQuery |
         if alone is not None:
             by = f"--table {alone.table} --by {alone.attribute}"
             return f": `impctl cluster {by}` would change that for this sketch alone"
-        said = forecast.obstacle or "the order that helps other sketches does not help this one"
-    return f", and clustering would not help: {said}" if said else ""
+        reason = forecast.obstacle or "the order that helps other sketches does not help this one"
+    return f", and clustering would not help: {reason}" if reason else ""

@@ -153,7 +153,7 @@ class Maintainer:
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
         if state.session is not None and grouped:
             (change,), unsure = grouped, state.session.unsure_rows()
-            state.session.absorb(change.pass_, change.came, change.went, change.partition)
+            state.session.absorb(change.pass_, change.inserted, change.deleted, change.partition)
             done = replace(done, unsure=state.session.unsure_rows() - unsure)
             after = state.session.ranges()
         elif state.session is not None:
@@ -608,7 +608,7 @@ class StaleRun:
         self._start_reported = 0.0
         self._tasks = 0
         self._unreplaced: set[object] = set()
-        """What was checked against the tables since a change was last read."""
+        """Values checked against the tables since a change was last read."""
 
     def results(self, stale: Stale) -> list[MaintainResult]:
         """Maintain or recapture each; a failing query is recorded."""
@@ -765,7 +765,9 @@ class StaleRun:
 
             assert state.plan.compiled is not None
             need, watch, stored = decision.needs[0], Stopwatch(), state.stored
-            before, after = (tables.snapshot(need.table, at) for at in (need.since, need.until))
+            before, after = (
+                tables.snapshot(need.table, number) for number in (need.since, need.until)
+            )
             check_same_columns(before.columns, before.version, after, need.columns)
             if need.mark is not None and before.mark.digest != need.mark.digest:
                 raise other_history(tables.source(need.table))

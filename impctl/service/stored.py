@@ -228,7 +228,7 @@ def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
 
 def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
     """Changed clock constants, with the sketch's value and the present one. The instant of the run
-    counts only if a row may have expired since, or if the clock went back. As with versions, a run
+    counts only if a row may have expired since, or the clock was set back. As with versions, a run
     advances to what another process has reached meanwhile."""
     moments = stored_moments(stored)
     if RUN_INSTANT in moments and read_moment(moments[RUN_INSTANT]) > ctx.clock.value(RUN_INSTANT):

@@ -264,7 +264,7 @@ _SHOWN = 3
 
 
 def _facts(result: ResolvedSketch, files: tuple[int, int], *, by: str = ENGINE) -> dict[str, Any]:
-    """What both results say of their query; `files` were read, of so many."""
+    """Fields of both results; `files` were read, of so many."""
     return {
         "query": result.prepared.spec.name,
         "versions": result.versions,
@@ -282,8 +282,8 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> WhyRes
     """The one row of the answer with these values, and what derives it. UsageError unless it is one
     row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
     outputs = result.prepared.planned.root.attributes
-    wanted = condition_of_row(given, outputs)
-    root = apply_rules(p.Select(result.prepared.query.root, wanted))
+    condition = condition_of_row(given, outputs)
+    root = apply_rules(p.Select(result.prepared.query.root, condition))
     pruned = chosen_read(ctx.tables, result, SketchPolicy.ALWAYS).pruned
     try:
         with within_memory(ctx) as limit:
@@ -329,9 +329,9 @@ class _Tables:
         self.rows = 0
         by_table = {snapshot.table: snapshot for snapshot in snapshots.values()}
         for table, snapshot in by_table.items():
-            wanted = list(self._shown[table])
-            wanted += [used.attribute for used in self._used.values() if used.table == table]
-            rows = read_rows(snapshot, list(dict.fromkeys(wanted)), files[table])
+            columns = list(self._shown[table])
+            columns += [used.attribute for used in self._used.values() if used.table == table]
+            rows = read_rows(snapshot, list(dict.fromkeys(columns)), files[table])
             self._rows[table] = rows
             self._starts[table] = self.rows
             self.rows += len(rows)
@@ -413,7 +413,7 @@ _OPTION = "--without"
 def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -> WithoutResult:
     """Changes of the answer if rows that satisfy one of these conditions were missing. Each is a
     condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for an invalid
-    one, QueryError where the engine lacks a part of the plan; errors of values as of
+    one, QueryError if the engine lacks a part of the plan; errors of values as of
     `engine_answer`."""
     prepared = result.prepared
     conditions, excluded = excluded_rows(ctx, prepared, texts)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from impctl.sketch.sketch import BoundaryValue, RangePartition, RangeSet
 
 
-# How likely each range is in a sketch, estimated from a sample of groups. No answer rests on it. A
+# How likely each range is in a sketch, estimated from a sample of groups. No answer uses it. A
 # range with a sampled group of the provenance is in. A range that the sample covers completely,
 # without such a group, is out. Every unseen group elsewhere is in as often as the groups seen
 # nearby, since provenance often lies together. What lies between two places where groups were seen
@@ -384,13 +384,13 @@ class _Starts(Struct, frozen=True):
     values: tuple[BoundaryValue, ...]
     rows: tuple[float, ...]
 
-    def nearest(self, least: float, wanted: float, most: float) -> int | None:
-        """Index of the start with nearest to `wanted` rows before it; None without a start between
+    def nearest(self, least: float, target: float, most: float) -> int | None:
+        """Index of the start with nearest to `target` rows before it; None without a start between
         `least` and `most`."""
         first, end = bisect_left(self.rows, least), bisect_right(self.rows, most)
-        middle = bisect_left(self.rows, wanted, first, end)
+        middle = bisect_left(self.rows, target, first, end)
         near = range(max(first, middle - 1), min(end, middle + 1))
-        return min(near, key=lambda middle: abs(self.rows[middle] - wanted), default=None)
+        return min(near, key=lambda middle: abs(self.rows[middle] - target), default=None)
 
 
 def _swept(weights: ValueWeights, share: float, starts: _Starts) -> list[BoundaryValue]:
@@ -427,34 +427,34 @@ def _cut(weights: ValueWeights, last: float, share: float) -> tuple[BoundaryValu
 HEAVY = 2  # Sampled boundaries alone make ranges up to about half as large again as their share
 
 
-def heavy_ranges(rows: Ints, wanted: int) -> Ints:
-    """Ids of the ranges to split; `rows` per range, shape (ranges,), `wanted` ranges in all."""
-    return np.flatnonzero(rows * wanted > HEAVY * rows.sum())
+def heavy_ranges(rows: Ints, target: int) -> Ints:
+    """Ids of the ranges to split; `rows` per range, shape (ranges,), `target` ranges in all."""
+    return np.flatnonzero(rows * target > HEAVY * rows.sum())
 
 
 def evened(
-    partition: RangePartition, counts: Ints, wanted: int, sample: Sequence[BoundaryValue]
+    partition: RangePartition, counts: Ints, target: int, sample: Sequence[BoundaryValue]
 ) -> RangePartition:
     """The partition with heavy ranges split and light ones merged; unchanged if the largest range
     would grow, as it may with fewer ranges than before. `counts` has shape (ranges,); `sample` are
     values in the heavy ranges."""
-    finer = with_splits(partition, counts[:-1], wanted, sample)
-    new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
+    finer = with_splits(partition, counts[:-1], target, sample)
+    new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], target)
     largest = int(estimated_rows(partition, new, counts, sample)[:-1].max())
     return partition if largest > int(counts[:-1].max()) else new
 
 
 def with_splits(
-    partition: RangePartition, rows: Ints, wanted: int, sample: Sequence[BoundaryValue]
+    partition: RangePartition, rows: Ints, target: int, sample: Sequence[BoundaryValue]
 ) -> RangePartition:
     """The partition with its heavy ranges split; `sample` are their values, in any order."""
     by_range: dict[int, list[BoundaryValue]] = {}
     for value in sample:
         by_range.setdefault(bisect_right(partition.boundaries, value), []).append(value)
     cuts: list[BoundaryValue] = []
-    for range_id in heavy_ranges(rows, wanted).tolist():
+    for range_id in heavy_ranges(rows, target).tolist():
         inside = by_range.get(range_id, [])
-        pieces = max(2, round(int(rows[range_id]) * wanted / int(rows.sum())))
+        pieces = max(2, round(int(rows[range_id]) * target / int(rows.sum())))
         cuts += equidepth_boundaries(inside, pieces)
     return replace(partition, boundaries=tuple(sorted({*partition.boundaries, *cuts})))
 
@@ -476,11 +476,11 @@ def estimated_rows(
     return result
 
 
-def merged_to(partition: RangePartition, rows: Ints, wanted: int) -> RangePartition:
-    """The partition with the lightest neighbors merged until `wanted` ranges are left."""
+def merged_to(partition: RangePartition, rows: Ints, target: int) -> RangePartition:
+    """The partition with the lightest neighbors merged until `target` ranges are left."""
     counts = rows.astype(np.int64)
     boundaries = np.arange(len(partition.boundaries))
-    while len(counts) > max(wanted, 1):
+    while len(counts) > max(target, 1):
         index = int(np.argmin(counts[:-1] + counts[1:]))
         counts[index] += counts[index + 1]
         counts, boundaries = np.delete(counts, index + 1), np.delete(boundaries, index)

@@ -85,8 +85,8 @@ class RangePartition(Struct, frozen=True, dict=True):
             return None
         # With integers beyond 64 bits the array's type is not int64.
         array = np.array(self.boundaries)
-        wanted = np.float64 if isinstance(self.boundaries[0], float) else np.int64
-        return array if array.dtype == wanted else None
+        dtype = np.float64 if isinstance(self.boundaries[0], float) else np.int64
+        return array if array.dtype == dtype else None
 
     @cached_property
     def _span(self) -> int | None:
@@ -123,14 +123,14 @@ class RangePartition(Struct, frozen=True, dict=True):
             ids[~vector.valid] = self.null_range
         return ids
 
-    def are_all_in(self, vector: Vector, wanted: Bools) -> bool:
-        """Whether `wanted`, a mask of shape (size,), has every range from the least value to the
+    def are_all_in(self, vector: Vector, mask: Bools) -> bool:
+        """Whether `mask`, of shape (size,), has every range from the least value to the
         greatest, without looking values up. False if unknown: for all but integers without NULL."""
         if not len(vector) or vector.valid is not None or not _is_whole(vector):
             return False
         ends = np.array([vector.values.min(), vector.values.max()])
         low, high = self.range_ids_of(Vector(vector.type, ends)).tolist()
-        return bool(wanted[low : high + 1].all())
+        return bool(mask[low : high + 1].all())
 
     def _one_by_one(self, vector: Vector) -> RangeIds:
         # Strings and wide decimals have no NumPy order: one search per distinct value of the batch.
@@ -334,9 +334,9 @@ class Renumbering(Struct, frozen=True, dict=True):
 
     def carried(self, counts: Ints) -> Ints:
         """Counts per old range as counts per new one, without those of split ranges."""
-        whole = self.targets >= 0
+        is_mapped = self.targets >= 0
         result = np.zeros(self.new.size, dtype=np.int64)
-        np.add.at(result, self.targets[whole], counts[whole])
+        np.add.at(result, self.targets[is_mapped], counts[is_mapped])
         return result
 
     @cached_property

@@ -341,9 +341,9 @@ def _equalities(plan: p.Join) -> list[tuple[e.Expr, e.Expr]] | None:
 
 
 def _refusal(construct: str, span: e.Span | None) -> QueryError:
-    place = "" if span is None else f" (line {span.line}, column {span.column} of the query)"
+    location = "" if span is None else f" (line {span.line}, column {span.column} of the query)"
     return QueryError(
-        f"impctl cannot yet capture a sketch of {construct}{place}",
+        f"impctl cannot yet capture a sketch of {construct}{location}",
         hint="do not sketch this table of the query",
         code="capture_unsupported",
     )

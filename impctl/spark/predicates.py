@@ -39,18 +39,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 
 
-def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
+def plain_filter(range_filter: RangeFilter, name: ColumnName) -> Sql | None:
     """The filter on the column called `name`; None where a boundary has no text."""
-    both = ((interval.low, interval.high) for interval in wanted.intervals)
+    both = ((interval.low, interval.high) for interval in range_filter.intervals)
     edges = [edge for pair in both for edge in pair if edge is not None]
-    written = ((edge, _constant(edge, wanted.partition.type)) for edge in edges)
+    written = ((edge, _constant(edge, range_filter.partition.type)) for edge in edges)
     constants = {edge: constant for edge, constant in written if constant is not None}
     if not constants.keys() >= set(edges):
         return None
     ranges = [
-        _range(interval, column(name), constants.__getitem__) for interval in wanted.intervals
+        _range(interval, column(name), constants.__getitem__) for interval in range_filter.intervals
     ]
-    return _either(ranges, wanted, column(name), lambda part: exp.Paren(this=part))
+    return _either(ranges, range_filter, column(name), lambda part: exp.Paren(this=part))
 
 
 def _constant(value: BoundaryValue, kind: SqlType) -> Sql | None:
@@ -164,7 +164,7 @@ def rewrite_sql(
             table = _named(tables[place[0]], names.get(place))
             new = _rows(table, condition, guard, PLAIN_DIALECT if is_plain else DIALECT)
             edits.append((*place, new))
-    # Entries read their views, instead of what is inside them.
+    # Entries read their views instead of their contents.
     edits = [
         edit
         for edit in edits
@@ -199,7 +199,7 @@ def local_name(query: Query, table: TableName) -> str:
     spans = [span for span, other in query.mentions if other == table]
     if "with" not in text or all(_is_written(query, span, table) for span in spans):
         return table
-    # The number tells apart what is made of two tables' names.
+    # The number separates names built from two tables' names.
     result = f"{table}_{query.tables.index(table)}"
     while result.lower() in text:
         result += "_"
@@ -273,13 +273,13 @@ def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
     return places
 
 
-def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
+def filter_condition(range_filter: RangeFilter, *, is_nan_free: bool = False) -> Sql:
     """The filter as a sorted OR of ranges on the bare column."""
-    if wanted.is_everything:
+    if range_filter.is_everything:
         return exp.true()
-    name, kind = column(wanted.partition.attribute), wanted.partition.type
+    name, kind = column(range_filter.partition.attribute), range_filter.partition.type
     ranges: list[Sql] = []
-    for interval in wanted.intervals:
+    for interval in range_filter.intervals:
         part = _range(interval, name, lambda edge: boundary(edge, kind))
         if isinstance(part, exp.GTE) and kind.is_fractional and not is_nan_free:
             # NaN is greater than any bound, but file statistics ignore it, so Spark would skip a
@@ -288,7 +288,7 @@ def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
         ranges.append(part)
     return _either(
         ranges,
-        wanted,
+        range_filter,
         name,
         lambda part: part if isinstance(part, exp.GTE | exp.LT | exp.Is) else bracketed(part),
     )
@@ -306,11 +306,11 @@ def _range(interval: Interval, name: exp.Column, constant: Callable[[BoundaryVal
 
 
 def _either(
-    ranges: list[Sql], wanted: RangeFilter, name: exp.Column, bracket: Callable[[Sql], Sql]
+    ranges: list[Sql], range_filter: RangeFilter, name: exp.Column, bracket: Callable[[Sql], Sql]
 ) -> Sql:
-    """An OR of the ranges, and NULL if it is wanted; `bracket` applies where there are several."""
+    """An OR of the ranges, and NULL if included; `bracket` applies if there are several."""
     parts = list(ranges)
-    if wanted.includes_null:
+    if range_filter.includes_null:
         parts.append(exp.Is(this=name.copy(), expression=exp.null()))
     if not parts:
         return exp.false()

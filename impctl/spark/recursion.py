@@ -141,7 +141,7 @@ def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame
     from pyspark.sql import Window
     from pyspark.sql.functions import col, lit, rank
 
-    is_best, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
+    is_best, by = lit(False), Window.partitionBy(*(names[position] for position in best.keys))
     for index, value in enumerate(best.values):
         column = col(names[value.place])
         order = column.desc_nulls_last() if value.greatest else column.asc_nulls_last()
@@ -176,7 +176,7 @@ def capture_recursive(
 ) -> dict[AccessId, RangeSet]:
     """As `capture_sketches`, for any query; UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
-    # What is known of the rows of fixpoints, where these are tables.
+    # What is known about the rows of fixpoints that are tables.
     states = states_of(verdict, query, {a: p.attribute for a, p in partitions.items()})
     facts = [
         fact
@@ -215,7 +215,7 @@ class _RecursiveCapture(Struct, frozen=True):
         open_ones = [
             fixpoint
             for fixpoint in outer_fixpoints(plan)
-            # The use of its rows decides what is sketched below it.
+            # How its rows are used decides what is sketched below.
             if is_sketched_for_answer(fixpoint)
             and any(scan.access in self.partitions for scan in fixpoint.scans)
             and table_of(fixpoint).access not in self.keyed
@@ -320,18 +320,20 @@ def derives_all(
     spark: SparkSession,
     fixpoint: Fixpoint,
     partitions: Mapping[AccessId, RangePartition],
-    held: Mapping[AccessId, RangeSet],
+    ranges: Mapping[AccessId, RangeSet],
     frames: Frames,
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
     limits: Limits,
     tell: Tell,
 ) -> bool:
-    """Whether the fixpoint has all its rows over the sketches `held` alone. `frames` have the
+    """Whether the fixpoint has all its rows over the `ranges` alone. `frames` have the
     columns of the partitions."""
     with plain_failures(versions):
         some = {
-            access: _within(frame, partitions[access], held[access]) if access in held else frame
+            access: _within(frame, partitions[access], ranges[access])
+            if access in ranges
+            else frame
             for access, frame in frames.items()
         }
         over = Rounds(spark, limits, lambda line: tell(f"{line} (over the sketch)"))
@@ -341,10 +343,10 @@ def derives_all(
         return not apart.take(1)
 
 
-def _within(frame: DataFrame, partition: RangePartition, held: RangeSet) -> DataFrame:
+def _within(frame: DataFrame, partition: RangePartition, ranges: RangeSet) -> DataFrame:
     from pyspark.sql import functions as F
 
     tagged = with_range_id(frame, partition, partition.attribute, _RANGE_ID)
-    rows = [(number,) for number in held.ids]
+    rows = [(number,) for number in ranges.ids]
     ids = frame.sparkSession.createDataFrame(rows, f"{_RANGE_ID} int")
     return tagged.join(F.broadcast(ids), _RANGE_ID, "left_semi").drop(_RANGE_ID)

@@ -82,7 +82,7 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
 
 
 def _is_interrupted(error: BaseException) -> bool:
-    """Whether a KeyboardInterrupt came first: PySpark raises again while cleaning up after it."""
+    """Whether KeyboardInterrupt occurred first: PySpark raises again while cleaning up after it."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, KeyboardInterrupt):
         seen = seen.__context__
@@ -90,7 +90,7 @@ def _is_interrupted(error: BaseException) -> bool:
 
 
 def _without_file_system(text: str) -> ImpctlError | None:
-    """The error where Spark lacks an object store's file system; None for other causes."""
+    """The error if Spark lacks an object store's file system; None for other causes."""
     result = _NO_SCHEME.search(text) or _NO_CLASS.search(text)
     if result is None:
         return None
@@ -257,14 +257,14 @@ def selected(spark: SparkSession, sql: str, views: Mapping[str, DataFrame]) -> D
         # The server resolves it only on demand; here mistakes are reported.
         _ = frame.schema
         return frame
-    made: list[str] = []
+    created: list[str] = []
     try:
         for name, frame in views.items():
             frame.createOrReplaceTempView(quoted(name))
-            made.append(name)
+            created.append(name)
         return spark.sql(sql)
     finally:
-        for name in made:
+        for name in created:
             spark.catalog.dropTempView(name)
 
 

@@ -104,7 +104,7 @@ class Java(Struct, frozen=True):
 
 
 def find_java(environment: Mapping[str, str]) -> Java:
-    """The first Java that is new enough; UsageError where there is none."""
+    """The first Java that is new enough; UsageError if there is none."""
     too_old: list[str] = []
     for origin, program in java_candidates(environment):
         version = java_version(program)
@@ -221,16 +221,16 @@ def spark_uri(uri: str) -> str:
 def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str]:
     """Options of Spark's reader for a file, from deltalake's storage options."""
     match = _SCHEME.match(spark_uri(uri))
-    given = {name.lower(): value for name, value in (options or {}).items()}
-    if match is None or not given:
+    settings = {name.lower(): value for name, value in (options or {}).items()}
+    if match is None or not settings:
         return {}
     match match[1]:
         case "s3a":
-            return _s3(given)
+            return _s3(settings)
         case "abfss":
-            return _azure(uri, given)
+            return _azure(uri, settings)
         case "gs":
-            plain = {name.removeprefix("google_"): value for name, value in given.items()}
+            plain = {name.removeprefix("google_"): value for name, value in settings.items()}
             file = plain.get("service_account", plain.get("service_account_path"))
             if file is not None:
                 return {
@@ -240,8 +240,8 @@ def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str
     return {}
 
 
-def _s3(given: Mapping[str, str]) -> dict[str, str]:
-    plain = {name.removeprefix("aws_"): value for name, value in given.items()}
+def _s3(settings: Mapping[str, str]) -> dict[str, str]:
+    plain = {name.removeprefix("aws_"): value for name, value in settings.items()}
     options = {_OF_S3[name]: value for name, value in plain.items() if name in _OF_S3}
     if "fs.s3a.endpoint" in options:
         # Addresses of one's own servers hold the bucket in the path, unless it is said otherwise.
@@ -256,8 +256,8 @@ def _s3(given: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
-    plain = {name.removeprefix("azure_storage_"): value for name, value in given.items()}
+def _azure(uri: str, settings: Mapping[str, str]) -> dict[str, str]:
+    plain = {name.removeprefix("azure_storage_"): value for name, value in settings.items()}
     plain = {name.removeprefix("azure_"): value for name, value in plain.items()}
     host = uri.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if "." not in host and "account_name" in plain:
@@ -315,7 +315,7 @@ def _cores(spark: SparkSession) -> int:
 
 @contextmanager
 def _unless_chosen(spark: SparkSession, name: str, default: str, value: int) -> Iterator[None]:
-    """The setting at `wanted` inside, where that is less than the default and nobody chose."""
+    """The setting at `value` inside, if that is less than the default and nobody chose."""
     if value >= int(default) or spark.conf.get(name) != default:
         yield
         return
@@ -323,7 +323,7 @@ def _unless_chosen(spark: SparkSession, name: str, default: str, value: int) -> 
     try:
         yield
     finally:
-        # Never what was read before: another thread may have set that.
+        # Never the value read before: another thread may have set it.
         spark.conf.unset(name)
 
 
@@ -366,12 +366,12 @@ def _children_hold(writer: int) -> Iterator[None]:
     from pyspark import java_gateway
 
     module: Any = java_gateway
-    given = getattr(module, "Popen", Popen)
+    original = getattr(module, "Popen", Popen)
     thread = threading.get_ident()
 
     def start(*words: Any, **options: Any) -> Any:
         if threading.get_ident() != thread:
-            return given(*words, **options)
+            return original(*words, **options)
         prepare: Callable[[], object] | None = options.get("preexec_fn")
 
         def tell() -> None:
@@ -380,13 +380,13 @@ def _children_hold(writer: int) -> Iterator[None]:
             os.write(writer, str(os.getpid()).encode())
 
         popen_options = {"preexec_fn": tell, "pass_fds": (*options.get("pass_fds", ()), writer)}
-        return given(*words, **{**options, **popen_options})
+        return original(*words, **{**options, **popen_options})
 
     module.Popen = start
     try:
         yield
     finally:
-        module.Popen = given
+        module.Popen = original
 
 
 def _end(reader: int) -> None:
@@ -443,7 +443,7 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
 
     options = _java_options(conf, log_level, folder)
     builder = SparkSession.builder.master(master)
-    wanted: dict[str, str] = {}
+    launch_variables: dict[str, str] = {}
     if SparkContext._gateway is None:
         folders, variables = local_folders(master, conf, os.environ)
         # Quoted as Spark reads options. What the user says of it comes later, and Java takes the
@@ -452,12 +452,12 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
         options = f'"-Djava.io.tmpdir={path}" {options}'
         conf = {**conf, **folders, _JAVA_OPTIONS: options}
         settings_file = write_properties(folder / "spark.properties", conf)
-        wanted = {**variables, _SUBMIT_ARGUMENTS: _submit_arguments(settings_file)}
+        launch_variables = {**variables, _SUBMIT_ARGUMENTS: _submit_arguments(settings_file)}
     else:
         # A JVM that runs already takes settings by calls.
         for name, value in {**conf, _JAVA_OPTIONS: options}.items():
             builder = builder.config(name, value)
-    with ended_with_its_start(), _environment(folder, master, wanted):
+    with ended_with_its_start(), _environment(folder, master, launch_variables):
         try:
             return builder.getOrCreate()
         except PySparkException as error:
@@ -509,17 +509,17 @@ def _java_options(conf: Mapping[str, str], log_level: str, folder: Path) -> str:
 
 
 @contextmanager
-def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterator[None]:
+def _environment(folder: Path, master: str, variables: Mapping[str, str]) -> Iterator[None]:
     """The environment in which pyspark starts the JVM, restored afterwards. Local workers run this
     very Python, which has pyarrow; a cluster's Python is up to its settings. The JVM reports its
     port in a file in `folder`."""
-    wanted = dict(wanted)
+    variables = dict(variables)
     if master.startswith("local"):
-        wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        variables["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
     write_launcher(find_java(os.environ), folder / "java")
-    wanted["JAVA_HOME"] = str(folder / "java")
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    variables["JAVA_HOME"] = str(folder / "java")
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     temporary, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         yield
@@ -533,14 +533,14 @@ def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterat
 
 
 def _submit_arguments(settings_file: Path) -> str:
-    given = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
-    if "--properties-file" in given:
+    arguments = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
+    if "--properties-file" in arguments:
         raise UsageError(
             f"{_SUBMIT_ARGUMENTS} has a `--properties-file`, and Spark accepts only one",
             code="spark_setting_refused",
             hint="move its settings to `spark.conf` in the workload file or to spark-defaults.conf",
         )
-    return f"--properties-file {shlex.quote(str(settings_file))} --load-spark-defaults {given}"
+    return f"--properties-file {shlex.quote(str(settings_file))} --load-spark-defaults {arguments}"
 
 
 # Opening the one Spark session of a run. Settings that decide what a query means (ANSI rules, case,
@@ -641,7 +641,7 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """An open session with the settings that can still be changed, `spark.sql.legacy.*` unset.
     UsageError for a setting that changes what a query means and cannot be set here."""
     require_release(session.version)
-    # The installation's settings come along; without a value of its own, Spark's default holds.
+    # The installation's settings are kept; without a value there, Spark's default applies.
     for name in [name for name in session.conf.getAll if name.startswith(_LEGACY)]:
         _ensure(session, name, None)
     for name, value in conf.items():
@@ -705,9 +705,9 @@ def _ensure(session: SparkSession, name: str, value: str | None) -> None:
         return
     result = session.conf.get(name, None)
     if value is None or str(result).lower() != value.lower():
-        wanted = "unset" if value is None else value
+        expected = "unset" if value is None else value
         raise UsageError(
-            f"Setting `{name}` of the running Spark must be {wanted}: {result}",
+            f"Setting `{name}` of the running Spark must be {expected}: {result}",
             code="spark_setting_refused",
             hint="start Spark without this setting (program, spark-defaults.conf, "
             "PYSPARK_SUBMIT_ARGS); it changes the result of queries",
@@ -727,9 +727,9 @@ _NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
 _PACKAGES_HINT = 'run `pip install "pyspark[connect]" "pandas<3"`'
 
 
-def master_of(asked: str | None, environment: Mapping[str, str], default: str) -> str:
+def master_of(requested: str | None, environment: Mapping[str, str], default: str) -> str:
     """Spark's master: `SPARK_REMOTE` takes precedence over the workload, as in Spark itself."""
-    return environment.get(REMOTE) or asked or default
+    return environment.get(REMOTE) or requested or default
 
 
 def is_address(master: str) -> bool:
@@ -776,10 +776,10 @@ def open_remote(address: str) -> SparkSession:
 def another(session: SparkSession) -> SparkSession:
     """A new session at the server of this one; UsageError where the client cannot make one."""
     if hasattr(session, "newSession"):
-        made: SparkSession = session.newSession()
+        created: SparkSession = session.newSession()
     elif os.environ.get(REMOTE):
         # Before PySpark 4.3 a session does not make others, but its address is noted here.
-        made = type(session).builder.remote(os.environ[REMOTE]).create()
+        created = type(session).builder.remote(os.environ[REMOTE]).create()
     else:
         raise UsageError(
             "This version of PySpark cannot create a second session next to a Spark Connect "
@@ -787,8 +787,8 @@ def another(session: SparkSession) -> SparkSession:
             code="spark_connect_unsupported",
             hint="install PySpark 4.3 or newer, or set SPARK_REMOTE and do not pass a session",
         )
-    atexit.register(made.stop)
-    return made
+    atexit.register(created.stop)
+    return created
 
 
 def home_of(session: SparkSession) -> object:
@@ -866,7 +866,7 @@ def is_usable(session: SparkSession) -> bool:
 
 
 def require_session(session: object) -> None:
-    """UsageError for what is no session."""
+    """UsageError unless a session."""
     kinds = {f"{kind.__module__}.{kind.__name__}" for kind in type(session).__mro__}
     if not is_connect(session) and "pyspark.sql.session.SparkSession" not in kinds:
         raise UsageError(
@@ -880,12 +880,12 @@ def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSessi
     UsageError for a setting that changes what a query means and cannot be set here."""
     require_release(session.version)
     refuse_changed_meaning(conf)
-    wanted = {_ZONE: DEFAULTS[_ZONE], **conf}
-    if is_connect(session) and fits(session, wanted):
+    settings = {_ZONE: DEFAULTS[_ZONE], **conf}
+    if is_connect(session) and fits(session, settings):
         # Frames of two sessions of Spark Connect cannot be joined, so not one more than needed.
         return session
     beside = another(session) if is_connect(session) else session.newSession()
-    return adopt(beside, wanted)
+    return adopt(beside, settings)
 
 
 @contextmanager

@@ -105,7 +105,7 @@ def _with_bucket(
     number, bucket = f"{name}__number", f"{name}__bucket"
     search = Bucketizer(splits=splits, inputCol=number, outputCol=bucket, handleInvalid="keep")
     searched = search.transform(frame.withColumn(number, _as_double(value, partition.type)))
-    # The search puts NaN into a bucket of its own after the last one.
+    # The search puts NaN into a separate bucket after the last one.
     last = F.least(F.col(quoted(bucket)).cast("int"), F.lit(partition.ranges - 1))
     result = F.when(value.isNull(), F.lit(partition.null_range)).otherwise(last)
     return searched.withColumn(name, result).drop(number, bucket)
@@ -223,7 +223,7 @@ def capture_sketches(
             )
     columns = {a: TableColumn(p.attribute, p.type) for a, p in partitions.items()}
     scans = enumerate(query.root.scans)
-    views = {scan.access: f"impctl_view{place}" for place, scan in scans}
+    views = {scan.access: f"impctl_view{index}" for index, scan in scans}
     capture = _Capture(spark, frames, views, partitions)
     result: dict[AccessId, set[int]] = {}
     for pass_ in sketch_passes(query, verdict, columns):
@@ -255,17 +255,17 @@ class _Capture(Struct, frozen=True):
 
     def _of_keys(self, pass_: SketchPass) -> _RangeIds:
         """The keys are at most as many as result rows, so they are mapped without Spark."""
-        at = _places(pass_)
+        positions = _places(pass_)
         rows = self._frame(pass_.rows, self.views)
-        names = list(map(staged_name, sorted(set(at.values()))))
+        names = list(map(staged_name, sorted(set(positions.values()))))
         keys = rows.toDF(*map(staged_name, range(len(rows.columns)))).select(*names)
         if any(isinstance(node, Join) for node in pass_.rows.walk()):
             keys = keys.distinct()
         fetched = keys.toArrow()
         result: _RangeIds = {}
-        for access, place in at.items():
+        for access, position in positions.items():
             partition = self.partitions[access]
-            values = from_arrow(fetched.column(staged_name(place)), partition.type)
+            values = from_arrow(fetched.column(staged_name(position)), partition.type)
             result[access] = set(np.unique(partition.range_ids_of(values)).tolist())
         return result
 
@@ -275,7 +275,7 @@ class _Capture(Struct, frozen=True):
 
         assert pass_.groups is not None
         groups = self._frame(pass_.groups, self.views)
-        names = [f"g{place}" for place in range(len(pass_.group))]
+        names = [f"g{index}" for index in range(len(pass_.group))]
         groups, null_free = self._fetched(groups.toDF(*names) if names else groups, pass_)
         if null_free is None:
             return {access: set() for access in pass_.keys}
@@ -313,11 +313,11 @@ class _Capture(Struct, frozen=True):
 
     def _rows(self, pass_: SketchPass) -> DataFrame:
         rows = self._frame(pass_.rows, self.views)
-        rows = rows.toDF(*(staged_name(place) for place in range(len(rows.columns))))
-        for number, (access, place) in enumerate(_places(pass_).items()):
+        rows = rows.toDF(*(staged_name(position) for position in range(len(rows.columns))))
+        for number, (access, position) in enumerate(_places(pass_).items()):
             # The only one, or the first, is as `staged` calls it.
             name = f"{RANGE_ID}/{number}" if number else RANGE_ID
-            rows = with_range_id(rows, self.partitions[access], staged_name(place), name)
+            rows = with_range_id(rows, self.partitions[access], staged_name(position), name)
         return rows
 
     def _frame(
@@ -343,12 +343,12 @@ def _ids(rows: DataFrame, pass_: SketchPass) -> _RangeIds:
     accesses, columns = list(pass_.keys), rows.columns[-len(pass_.keys) :]
     if len(accesses) == 1:
         single = rows.select(f"`{columns[0]}`").distinct().toArrow().column(0).to_pylist()
-        # Where ranges are collected, NULL stands for a side that has none.
+        # Where ranges are collected, NULL represents a side that has none.
         return {accesses[0]: {range_id for range_id in single if range_id is not None}}
     pairs = [
         F.struct(F.lit(index).alias("at"), F.col(f"`{column}`").alias("id"))
         for index, column in enumerate(columns)
     ]
     result = rows.select(F.inline(F.array(*pairs))).distinct().toArrow()
-    at, ids = result.column(0).to_numpy(), result.column(1).to_numpy()
-    return {a: set(ids[at == place].tolist()) for place, a in enumerate(accesses)}
+    numbers, ids = result.column(0).to_numpy(), result.column(1).to_numpy()
+    return {a: set(ids[numbers == number].tolist()) for number, a in enumerate(accesses)}

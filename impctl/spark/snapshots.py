@@ -96,7 +96,7 @@ def rows_of_smallest_file(session: SparkSession, snapshot: Snapshot) -> int | No
 # the frame loses rows because of Parquet statistics.
 
 MAX_BRANCHES = 16
-"""Partition tuples read as a union of their own; every branch costs planning and tasks."""
+"""Partition tuples read as a separate union; every branch costs planning and tasks."""
 
 _STRICT = {
     "ignoreCorruptFiles": "false",
@@ -137,7 +137,7 @@ def snapshot_frame(
     guards itself (`spark.predicates`). Raises TableError for a column that cannot be read,
     HistoryGoneError for a missing file."""
     names = snapshot.schema.names if columns is None else columns
-    wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))
+    requested = list(dict.fromkeys(snapshot.readable(name) for name in names))
     chosen = snapshot.files if files is None else tuple(files)
     for file in chosen:
         if os.path.basename(file.uri).startswith(_HIDDEN):
@@ -150,14 +150,17 @@ def snapshot_frame(
     DataFiles(snapshot).check(chosen)
     with plain_failures({snapshot.table: snapshot.version}):
         if not chosen:
-            return spark.createDataFrame([], _schema(wanted, snapshot, physical=False))
+            return spark.createDataFrame([], _schema(requested, snapshot, physical=False))
         frames = [
-            _branch_frame(spark, snapshot, branch, wanted) for branch in _branches(snapshot, chosen)
+            _branch_frame(spark, snapshot, branch, requested)
+            for branch in _branches(snapshot, chosen)
         ]
         frame = reduce(lambda left, right: left.unionAll(right), frames)
         if not is_guarded:
             return frame
-        return guarded(frame, hiding_columns(snapshot, [column.name for column in wanted], chosen))
+        return guarded(
+            frame, hiding_columns(snapshot, [column.name for column in requested], chosen)
+        )
 
 
 def parted_frame(
@@ -226,11 +229,11 @@ def _root(snapshot: Snapshot) -> str:
 
 
 def _branch_frame(
-    spark: SparkSession, snapshot: Snapshot, branch: FileGroup, wanted: Sequence[TableColumn]
+    spark: SparkSession, snapshot: Snapshot, branch: FileGroup, requested: Sequence[TableColumn]
 ) -> DataFrame:
     from pyspark.sql import functions as F
 
-    read = [column for column in wanted if column.name not in branch.literals]
+    read = [column for column in requested if column.name not in branch.literals]
     reader = spark.read.schema(_schema(read, snapshot, physical=True)).options(**_STRICT)
     reader = reader.options(**reader_options(snapshot.path, snapshot.storage_options))
     if not branch.literals and snapshot.partition_columns:
@@ -241,13 +244,13 @@ def _branch_frame(
     if branch.files[0].deleted is not None:
         frame = _without_deleted(spark, frame, branch.files)
     elif not snapshot.partition_columns and all(
-        snapshot.columns.physical[column.name] == column.name for column in wanted
+        snapshot.columns.physical[column.name] == column.name for column in requested
     ):
         # Already so; naming columns again costs calls into the JVM. Not for directories: Spark
         # reads their columns too, and puts them last.
         return frame
     columns = []
-    for column in wanted:
+    for column in requested:
         name = column.name
         if name in branch.literals:
             value = F.lit(branch.literals[name]).cast(column.type.spark_name)
@@ -263,15 +266,15 @@ def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[Data
 
     metadata = frame.metadataColumn("_metadata")
     positions = [file.deleted for file in files if file.deleted is not None]
-    gone = {"position": pa.chunked_array([pa.array(p, pa.int64()) for p in positions])}
+    deletions = {"position": pa.chunked_array([pa.array(p, pa.int64()) for p in positions])}
     condition = metadata["row_index"] == F.col("gone.position")
     if len(files) > 1:
         # The last part of the path is plain here, so that Spark spells it as the log does.
         names = [os.path.basename(file.uri) for file in files]
         repeated = [pa.repeat(name, len(p)) for name, p in zip(names, positions, strict=True)]
-        gone["file"] = pa.chunked_array(repeated, pa.string())
+        deletions["file"] = pa.chunked_array(repeated, pa.string())
         condition &= metadata["file_name"] == F.col("gone.file")
-    deleted = spark.createDataFrame(pa.table(gone))
+    deleted = spark.createDataFrame(pa.table(deletions))
     return frame.join(F.broadcast(deleted.alias("gone")), condition, "left_anti")
 
 

@@ -157,7 +157,7 @@ def constant(value: bool | str | bytes | None, span: Span | None) -> Literal:
             return Literal(value, BINARY, span=span)
 
 
-# Dates, timestamps and intervals. A constant is computed here only where Spark surely gets the same
+# Dates, timestamps and intervals. A constant is computed here only if Spark provably gets the same
 # value: unambiguous text, and TIMESTAMP without a zone only if the session's is a fixed offset from
 # UTC. Otherwise (a region such as `Europe/Berlin`, failures, out of range) it stays a cast for
 # Spark (docs/decisions/0022).
@@ -227,7 +227,7 @@ def folded(expr: Cast) -> Expr:
 
 
 def computed(call: Call) -> Expr:
-    """Compute a function of constants that returns a date or time, where the engine has it."""
+    """Compute a function of constants that returns a date or time, if the engine has it."""
     if not all(isinstance(part, Literal) for part in call.arguments):
         return call
     if call.name in _READ and len(call.arguments) == 1 and isinstance(call.arguments[0], Literal):
@@ -294,11 +294,11 @@ def _local(result: re.Match[str]) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def _instant(local: int, own: str | None, kind: SqlType, zone: str) -> int | None:
+def _instant(local: int, own_zone: str | None, kind: SqlType, zone: str) -> int | None:
     """Value of a time written with or without a time zone; None where only Spark knows."""
     if kind == TIMESTAMP_NTZ:
-        return local if own is None else None
-    offset = fixed_offset(zone if own is None else own)
+        return local if own_zone is None else None
+    offset = fixed_offset(zone if own_zone is None else own_zone)
     return None if offset is None else local - offset
 
 

@@ -273,7 +273,7 @@ def bind(
     try:
         tokens = Spark().tokenize(sql)
     except TokenError:
-        # The reader of the text says what is wrong with it.
+        # The reader of the text reports the error.
         return BoundSql(sql)
     parameters = list(_parameters(sql, tokens, name))
     _refuse_unused(values, {parameter.name for parameter in parameters}, name)

@@ -124,7 +124,7 @@ class _Results(Struct, frozen=True):
 
     calls: tuple[p.AggregateCall, ...]
     columns: tuple[tuple[str | None, e.Expr], ...]
-    """Suffixes of column names; None where there is one expression only."""
+    """Suffixes of column names; None if there is only one expression."""
 
     @property
     def is_two_phase(self) -> bool:
@@ -187,7 +187,7 @@ def _field(node: exp.Pivot, context: ParseContext) -> exp.In:
 
 
 def _suffix(item: Node, node: exp.Pivot, context: ParseContext) -> str | None:
-    """Suffix of the column name; None where there is one call only."""
+    """Suffix of the column name; None if there is only one call."""
     if len(node.expressions) == 1:
         return None
     if not item.alias:

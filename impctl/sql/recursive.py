@@ -50,7 +50,7 @@ def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
     return None
 
 
-# Recursion that Spark 4.3 surely refuses, whatever the tables hold, by the text alone: it runs
+# Recursion that Spark 4.3 always refuses, whatever the tables hold, by the text alone: it runs
 # UNION ALL only, and no clause after it. Everything else is left to Spark.
 
 _FOREIGN = ("search", "cycle")
@@ -88,7 +88,7 @@ def reads_name(node: Node, name: str) -> bool:
     )
 
 
-# What may stand between a step and the rows it reads of its own fixpoint. A step must give more
+# What may occur between a step and the rows it reads of its own fixpoint. A step must give more
 # rows when it reads more: selections, computed columns, joins that preserve the entry's rows,
 # UNIONs. In a set, DISTINCT over these rows is dropped, and IN or EXISTS over them becomes an inner
 # join. In a bag both would change multiplicities, and each row must come from one row of the entry,
@@ -155,7 +155,7 @@ class _Step(Struct, frozen=True):
             p.JoinKind.RIGHT: (True, False),
             p.JoinKind.FULL: (True, True),
         }.get(join.kind, (False, False))
-        if any(here and there for here, there in zip(sides, padded, strict=True)):
+        if any(recurs and optional for recurs, optional in zip(sides, padded, strict=True)):
             raise self._refusal(join, f"the optional side of a {join.kind.value} join")
         if join.kind is p.JoinKind.ANTI and sides[1]:
             raise self._refusal(join, "NOT IN, NOT EXISTS or an anti join")
@@ -184,12 +184,12 @@ class _Step(Struct, frozen=True):
         )
 
 
-def _around(place: Node, node: p.Plan) -> str | None:
+def _around(reference: Node, node: p.Plan) -> str | None:
     """What encloses the name in the text where the plan has other operators."""
     if not isinstance(node, p.Join | p.Aggregate):
         return None
-    inner: Any = place
-    outer: Any = place.parent
+    inner: Any = reference
+    outer: Any = reference.parent
     while outer is not None and not isinstance(outer, exp.CTE):
         if is_membership(outer) and isinstance(node, p.Join) and node.kind is p.JoinKind.LEFT:
             return "IN or EXISTS under OR"
@@ -312,12 +312,12 @@ def _recursive_table(
 
 
 def _not_yet(entry: exp.CTE, context: ParseContext) -> CommonTable:
-    def refuse(place: Node) -> p.Plan:
+    def refuse(reference: Node) -> p.Plan:
         # Spark does not know such a name.
         raise as_invalid_query(
             context.text.unsupported(
                 f"`{entry.alias}` before its own WITH entry (mutual recursion)",
-                place,
+                reference,
                 hint="derive the rows of both in one entry, with a column that distinguishes them",
             )
         )
@@ -335,7 +335,7 @@ class _Entry(Struct, frozen=True):
     def name(self) -> str:
         return self.node.alias
 
-    def read(self, place: Node) -> p.Plan:
+    def read(self, reference: Node) -> p.Plan:
         context, text = self.context, self.context.text
         union = self._union()
         base = self._part(union, union.this, CommonTable(self.node, context, self._in_base))
@@ -343,11 +343,11 @@ class _Entry(Struct, frozen=True):
         identity = context.fixpoint_of(self.node)
         references: dict[AttributeId, Node] = {}
 
-        def leaf(at: Node) -> p.Plan:
-            made = self._attributes("r", columns)
-            span = name_span(at, context) if isinstance(at, exp.Table) else text.span_of(at)
-            references[made[0].id] = at
-            return p.Recursive(identity, made, span=span)
+        def leaf(node: Node) -> p.Plan:
+            created = self._attributes("r", columns)
+            span = name_span(node, context) if isinstance(node, exp.Table) else text.span_of(node)
+            references[created[0].id] = node
+            return p.Recursive(identity, created, span=span)
 
         step = self._part(union, union.expression, CommonTable(self.node, context, leaf))
         self._refuse_types(base, step, union)
@@ -357,8 +357,8 @@ class _Entry(Struct, frozen=True):
         checked.refuse_without(step, text.span_of(union.expression))
         as_read = checked.of(step)
         self._refuse_approximate(base, as_read, union)
-        made, span = self._attributes("f", columns), body_of(self.node, text)
-        return p.Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
+        created, span = self._attributes("f", columns), body_of(self.node, text)
+        return p.Fixpoint(identity, base, as_read, created, is_set, levels, span=span)
 
     def _levels(self, *, is_set: bool) -> int | None:
         text = self.context.text
@@ -379,7 +379,7 @@ class _Entry(Struct, frozen=True):
         return None if result is None else result.most
 
     def _part(self, union: exp.Union, query: Node, entry: CommonTable) -> p.Plan:
-        """Base or step, with the entry's name bound to `own`."""
+        """Base or step, with the entry's name bound to `entry`."""
         visible = {**self.context.common_tables, self.name.lower(): entry}
         inside = with_common_tables(union, replace(self.context, common_tables=visible))
         context = inside
@@ -421,12 +421,12 @@ class _Entry(Struct, frozen=True):
         refuse_misread(union, self.context)
         return union
 
-    def _in_base(self, place: Node) -> p.Plan:
+    def _in_base(self, reference: Node) -> p.Plan:
         hint = (
             "put all parts that read it after the first UNION, in parentheses if there are several"
         )
         construct = f"`{self.name}` in the first part of its UNION"
-        raise self.context.text.unsupported(construct, place, hint=hint)
+        raise self.context.text.unsupported(construct, reference, hint=hint)
 
     def _columns(self, base: p.Plan) -> tuple[p.Attribute, ...]:
         """Name and type of the entry's columns; ids are the base's."""
@@ -454,15 +454,15 @@ class _Entry(Struct, frozen=True):
 
     def _refuse_types(self, base: p.Plan, step: p.Plan, union: exp.Union) -> None:
         text = self.context.text
-        here, there = self._columns(base), step.attributes
-        if len(here) != len(there):
+        first, second = self._columns(base), step.attributes
+        if len(first) != len(second):
             raise text.error(
-                f"Recursive `{self.name}` has {count_text(len(here), 'column')} in its first part, "
-                f"but {len(there)} in its second",
+                f"Recursive `{self.name}` has {count_text(len(first), 'column')} in its first part,"
+                f" but {len(second)} in its second",
                 union.expression,
                 hint="select the same number of columns in both",
             )
-        for column, attribute in zip(here, there, strict=True):
+        for column, attribute in zip(first, second, strict=True):
             if column.type != attribute.type:
                 types = f"`{column.type}` and `{attribute.type or 'unknown'}`"
                 name = f"`{column.name}`"

@@ -132,9 +132,9 @@ def exploded(source: FromSource, node: exp.Lateral, context: ParseContext) -> Fr
         )
     names = [column.name for column in (alias.columns if alias is not None else [])]
     is_outer = bool(node.args.get("outer"))
-    whole = _exploded_rows(source, "LATERAL VIEW", call, names, context, outer=is_outer)
+    plan = _exploded_rows(source, "LATERAL VIEW", call, names, context, outer=is_outer)
     called = None if alias is None or alias.this is None else (alias.this.name,)
-    return FromSource(whole, side_by_side(source.scope, relation_scope(called, whole.made)))
+    return FromSource(plan, side_by_side(source.scope, relation_scope(called, plan.made)))
 
 
 def is_generator(node: Node) -> bool:
@@ -240,7 +240,7 @@ MOST_ROWS = 200
 
 
 def read_values(node: exp.Values, text: SqlText, read: Callable[[Node], Plan]) -> Plan:
-    """Read VALUES, subqueries by `read`; QueryError for what is not read."""
+    """Read VALUES, subqueries by `read`; QueryError for anything else."""
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in node.expressions]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
@@ -361,9 +361,9 @@ def refuse_parts(node: Node, known: frozenset[str], context: ParseContext, what:
             continue
         items = value if isinstance(value, list) else [value]
         nodes = (item for item in items if isinstance(item, Node))
-        place = next((item for item in nodes if text.span_of(item) is not None), node)
+        part = next((item for item in nodes if text.span_of(item) is not None), node)
         label = name.rstrip("_").upper().replace("_", " ")
-        raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", place)
+        raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", part)
 
 
 _CLAUSES = {

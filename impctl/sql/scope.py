@@ -116,9 +116,9 @@ class CommonTable(Struct, frozen=True):
     read: Callable[[Node], Plan] | None = None
     """For an entry that reads itself: its rows, for the place that names it."""
 
-    def plan(self, place: Node) -> Plan:
+    def plan(self, reference: Node) -> Plan:
         """Read the entry again, for the place that names it."""
-        return self.context.plan_of(self.node.this) if self.read is None else self.read(place)
+        return self.context.plan_of(self.node.this) if self.read is None else self.read(reference)
 
 
 def known_type(expr: Expr) -> SqlType | None:

@@ -184,8 +184,8 @@ def _combined(node: exp.SetOperation, left: p.Plan, context: ParseContext) -> p.
     types = [_common(a, b, node.expression, context) for a, b in zip(lefts, rights, strict=True)]
     ids = context.fresh("u", [attribute.name for attribute in lefts])
     outputs = tuple(
-        p.Attribute(identity, a.name, wanted, _is_nullable(kind, a, b))
-        for identity, a, b, wanted in zip(ids, lefts, rights, types, strict=True)
+        p.Attribute(identity, a.name, result_type, _is_nullable(kind, a, b))
+        for identity, a, b, result_type in zip(ids, lefts, rights, types, strict=True)
     )
     return p.SetOperation(
         kind,
@@ -248,18 +248,18 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
 def _cast_to(plan: p.Plan, types: list[SqlType | None], context: ParseContext) -> p.Plan:
     attributes = plan.attributes
     changed = [
-        wanted is not None and wanted != attribute.type
-        for attribute, wanted in zip(attributes, types, strict=True)
+        target is not None and target != attribute.type
+        for attribute, target in zip(attributes, types, strict=True)
     ]
     if not any(changed):
         return plan
     ids = context.fresh("p", [attribute.name for attribute in attributes])
     outputs = []
-    for identity, attribute, wanted, change in zip(ids, attributes, types, changed, strict=True):
+    for identity, attribute, target, change in zip(ids, attributes, types, changed, strict=True):
         expr: Expr = attribute.ref()
-        if change and wanted is not None:
-            expr = Cast(expr, wanted)
-        kind = wanted if wanted is not None else attribute.type
+        if change and target is not None:
+            expr = Cast(expr, target)
+        kind = target if target is not None else attribute.type
         outputs.append(p.ComputedColumn(replace(attribute, id=identity, type=kind), expr))
     return p.Project(plan, tuple(outputs))
 
@@ -406,7 +406,7 @@ def _name(node: Node, span: Span | None, context: ParseContext) -> str:
     if isinstance(inner, exp.Literal):
         return str(inner.name)
     written = "" if span is None else context.text.written(span)
-    # A span may miss words beside it: what is not a column must not be named like one.
+    # A span may miss adjacent words: only a column may be named like one.
     return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
 
 
@@ -723,7 +723,7 @@ def read_qualify(
 
 
 def _aggregates(node: Node | None) -> bool:
-    """Whether an aggregate function is there that is no window's."""
+    """Whether there is an aggregate function outside windows."""
     return node is not None and any(
         (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)
         for part in node.find_all(exp.Anonymous, exp.Any)

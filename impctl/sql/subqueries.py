@@ -142,10 +142,10 @@ def explain_outer_name(error: QueryError, query: Node, reader: ExprReader) -> Qu
 
 
 def _stands_at(column: exp.Column, error: QueryError, reader: ExprReader) -> bool:
-    span, place = reader.text.span_of(column), error.location
-    if span is None or place is None:
+    span, location = reader.text.span_of(column), error.location
+    if span is None or location is None:
         return False
-    return (span.line, span.column) == (place.line, place.column)
+    return (span.line, span.column) == (location.line, location.column)
 
 
 def _reads(reader: ExprReader, column: exp.Column) -> bool:
@@ -420,7 +420,7 @@ def nested_memberships(node: Node) -> list[Node]:
 
 
 def _mark_of(subquery: JoinedSubquery, node: Node, reader: ExprReader) -> SubqueryValue:
-    """What is true of rows with a partner; QueryError where the condition has more than
+    """What is true of rows with a partner; QueryError if the condition has more than
     equalities."""
     span, plan = reader.text.span_of(node), subquery.plan
     conditions = () if subquery.condition is None else e.conjuncts(subquery.condition)
@@ -455,8 +455,8 @@ def _mark_of(subquery: JoinedSubquery, node: Node, reader: ExprReader) -> Subque
     )
     joined = e.conjunction(equal, span) if equal else e.Literal(True, BOOLEAN)
     beside = JoinedSubquery(p.JoinKind.LEFT, distinct, joined, span)
-    there = e.IsNull(replace(marked, nullable=True).ref(span), span=span)
-    return SubqueryValue(e.Not(there, span=span), beside)
+    is_missing = e.IsNull(replace(marked, nullable=True).ref(span), span=span)
+    return SubqueryValue(e.Not(is_missing, span=span), beside)
 
 
 def _sides(condition: e.Expr, columns: frozenset[AttributeId]) -> tuple[e.Expr, e.Expr] | None:
@@ -494,8 +494,8 @@ def as_truth(condition: e.Expr) -> e.Expr:
 def read_having(node: Node, reader: ExprReader) -> tuple[RowCondition, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader)
-    whole = parts[0].predicate if len(parts) == 1 else None
-    return parts if whole is None else (replace(parts[0], predicate=as_truth(whole)),)
+    predicate = parts[0].predicate if len(parts) == 1 else None
+    return parts if predicate is None else (replace(parts[0], predicate=as_truth(predicate)),)
 
 
 def apply_condition(

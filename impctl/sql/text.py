@@ -53,8 +53,8 @@ def without_recursion_limits(sql: str) -> str:
     if _WORDS[1] not in sql.upper():
         return sql
     for result in recursion_limits(Spark().tokenize(sql)):
-        gone = sql[result.start : result.end]
-        blanks = "".join(sign if sign.isspace() else " " for sign in gone)
+        clause = sql[result.start : result.end]
+        blanks = "".join(sign if sign.isspace() else " " for sign in clause)
         sql = sql[: result.start] + blanks + sql[result.end :]
     return sql
 

@@ -116,7 +116,7 @@ class RealDisk:
         connection.execute("VACUUM")
 
     def checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Checkpoint and truncate SQLite's log, as far as readers permit."""
+        """Checkpoint and truncate SQLite's log as far as readers permit."""
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
@@ -144,11 +144,11 @@ class OutputFile:
 
     def sync(self) -> None:
         """Sync everything written so far."""
-        whole = self._filled - self._filled % _BLOCK
-        self._put(0, whole)
+        aligned = self._filled - self._filled % _BLOCK
+        self._put(0, aligned)
         # A tail shorter than a block cannot bypass the page cache.
         self._set_direct(False)
-        self._put(whole, self._filled)
+        self._put(aligned, self._filled)
         self._filled = 0
         os.fsync(self._descriptor)
 
@@ -166,13 +166,13 @@ class OutputFile:
                     # The file system accepted the flag but not our alignment.
                     self._set_direct(False)
 
-    def _set_direct(self, wanted: bool) -> None:
+    def _set_direct(self, enabled: bool) -> None:
         """Set whether writes bypass the page cache, where that is possible."""
         direct = getattr(os, "O_DIRECT", 0)  # Linux
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        self._is_direct = wanted and direct != 0
+        self._is_direct = enabled and direct != 0
         try:
-            new = flags | direct if wanted else flags & ~direct
+            new = flags | direct if enabled else flags & ~direct
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, new)
         except OSError:
             self._is_direct = False  # not offered by this file system
@@ -570,15 +570,15 @@ def _locked(folder: Path) -> int | None:
 def _clear(folder: Path, disk: RealDisk) -> None:
     """Remove what can be removed: content, then the owner's file, then the folder."""
     for path, folders, files in os.walk(folder, topdown=False):
-        here = Path(path)
-        links = [name for name in folders if (here / name).is_symlink()]
+        directory = Path(path)
+        links = [name for name in folders if (directory / name).is_symlink()]
         for name in [*files, *links]:
-            if here != folder or name != _OWNER:
+            if directory != folder or name != _OWNER:
                 with suppress(OSError):  # retried by the next process
-                    disk.remove(here / name)
-        if here != folder:
+                    disk.remove(directory / name)
+        if directory != folder:
             with suppress(OSError):
-                disk.remove_folder(here)
+                disk.remove_folder(directory)
     with suppress(OSError):
         if os.listdir(folder) in ([], [_OWNER]):
             disk.remove(folder / _OWNER)

@@ -141,8 +141,8 @@ class Ledger:
                 # The oldest uses of the query go to the sums of their days.
                 folded = {"query": use.query, "last": row[0]}
                 connection.execute(_FOLD, folded)
-                gone = "DELETE FROM use WHERE query = :query AND number <= :last"
-                connection.execute(gone, folded)
+                delete = "DELETE FROM use WHERE query = :query AND number <= :last"
+                connection.execute(delete, folded)
 
         return self._written(write)
 
@@ -206,14 +206,14 @@ class Ledger:
             return False
         return True
 
-    def _rows(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
+    def _rows(self, sql: str, *arguments: object) -> list[tuple[Any, ...]]:
         """Rows; none if there is no readable ledger."""
         if not self._path.is_file():
             return []
         try:
             address = f"{self._path.absolute().as_uri()}?mode=ro"
             with closing(sqlite3.connect(address, uri=True, timeout=_PATIENCE)) as result:
-                return result.execute(sql, given).fetchall()
+                return result.execute(sql, arguments).fetchall()
         except sqlite3.Error:
             return []
 

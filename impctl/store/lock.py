@@ -44,7 +44,7 @@ class Owner(Struct, frozen=True):
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is surely gone; one on another machine counts as alive."""
+        """Whether the process provably ended; one on another machine counts as alive."""
         if (self.host, self.namespace) != (socket.gethostname(), _namespace()):
             return False
         start = _process_start(self.pid)

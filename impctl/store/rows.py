@@ -471,11 +471,11 @@ def kept_versions(
 ) -> tuple[KeptVersion, ...]:
     """The versions of the query that have a basis, newest commit first."""
     number = query_id(tx, name)
-    wanted = None if versions is None else versions_text(versions)
+    requested = None if versions is None else versions_text(versions)
     rows = tx.execute(
         "SELECT * FROM sketch_version WHERE query_id = ?1 AND (?2 IS NULL OR versions = ?2)"
         " ORDER BY generation DESC",
-        (number, wanted),
+        (number, requested),
     ).fetchall()
     result = []
     for _, generation, _, _, text in (tx.opened(row, "sketch_version") for row in rows):
@@ -522,7 +522,7 @@ MOST = 64
 
 _LAST_COST = "SELECT coalesce(max(number), 0) FROM cost WHERE query_id = ? AND kind = ?"
 _SEALED = 8
-"""Columns before the seal; those after it came with later formats."""
+"""Columns before the seal; those after it are from later formats."""
 _KINDS = frozenset(kind.value for kind in RunKind)
 _OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ?
     OR moved = ? AND layout = ? AND number NOT IN (SELECT number FROM cost

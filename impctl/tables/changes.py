@@ -146,8 +146,8 @@ def _is_plain(path: str, actions: Sequence[Action], live: set[str]) -> bool:
     )
 
 
-def _uris(path: str, actions: Sequence[Action], wanted: str) -> list[str]:
-    return [file_uri(path, body["path"]) for name, body in actions if name == wanted]
+def _uris(path: str, actions: Sequence[Action], kind: str) -> list[str]:
+    return [file_uri(path, body["path"]) for name, body in actions if name == kind]
 
 
 # Whether change data are complete. Law: change data have two images of each updated row. delta-rs
@@ -229,8 +229,8 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
         for file in files:
             if file.uri not in beside:
                 rows = reader.read_live(file)
-            elif len(gone := np.setdiff1d(_deleted(beside[file.uri]), _deleted(file))):
-                rows = reader.read_at(file, gone)
+            elif len(deleted := np.setdiff1d(_deleted(beside[file.uri]), _deleted(file))):
+                rows = reader.read_at(file, deleted)
             else:
                 continue
             tables.append(rows.rename_columns(names))
@@ -278,13 +278,13 @@ def read_feed_files(
 ) -> Changes | None:
     """The rows that these commits inserted and deleted; None if a file is gone, or if the log or a
     file does not say what a file's rows are."""
-    wanted = [after.readable(name) for name in columns]
-    parts = _parts(entries, after, wanted)
+    requested = [after.readable(name) for name in columns]
+    parts = _parts(entries, after, requested)
     if parts is None:
         return None
     files = [file for _, file, _ in parts]
-    rows = FileReader(after, wanted, files)
-    typed = FileReader(after, [*wanted, Column(CHANGE_TYPE, STRING)], files)
+    rows = FileReader(after, requested, files)
+    typed = FileReader(after, [*requested, Column(CHANGE_TYPE, STRING)], files)
     tables = [rows.empty()]
     weights = [np.zeros(0, dtype=np.int64)]
     ends: dict[TableVersion, int] = {}
@@ -380,35 +380,35 @@ def read_changes(
     columns: Sequence[ColumnName],
     *,
     table_id: str | None = None,
-    held: FilesMark | None = None,
+    stored_mark: FilesMark | None = None,
     net_by: Sequence[ColumnName] | None = None,
 ) -> Changes:
     """The change from version `since` to version `until`, exactly `columns` in this order.
-    `table_id` is the identity of the table when `since` was read, `held` the mark of its files.
+    `table_id` is the identity of the table when `since` was read, `stored_mark` that of its files.
     `net_by` are all columns whose change counts: when files are compared, rows unchanged in these
     are dropped."""
     _check_identity(source, since, until, table_id)
     entries = source.entries(since, until)
     may_change_metadata = entries is None or any(entry.may_change_metadata for entry in entries)
     after = source.snapshot(until)
-    wanted = tuple(after.readable(name).name for name in columns)
+    names = tuple(after.readable(name).name for name in columns)
     if since == until:
-        return no_changes(after, wanted)
+        return no_changes(after, names)
     start = cache(partial(source.snapshot, since))
     before = start() if may_change_metadata else None
     if before is not None:
         if before.table_id != after.table_id:
             raise recreated(source)
-        check_same_columns(before.columns, since, after, wanted)
-    is_proven = held is None or _is_proven(source, held, entries, after, start)
+        check_same_columns(before.columns, since, after, names)
+    is_proven = stored_mark is None or _is_proven(source, stored_mark, entries, after, start)
     if entries is not None and is_proven and _may_tell(entries, after, start):
         if all(entry.only_moves for entry in entries):
-            changes: Changes | None = no_changes(after, wanted)
+            changes: Changes | None = no_changes(after, names)
         else:
-            changes = _from_change_feed(after, before, entries, wanted)
+            changes = _from_change_feed(after, before, entries, names)
         if changes is not None:
-            return _checked(changes, after, held)
-    return _file_diff(start(), after, wanted, net_by)
+            return _checked(changes, after, stored_mark)
+    return _file_diff(start(), after, names, net_by)
 
 
 def _file_diff(
@@ -422,8 +422,8 @@ def _file_diff(
     is arbitrary, and weights may exceed 1."""
     if net_by is None or not _are_read_alike(before.columns, after, net_by):
         return read_file_diff(before, after, columns)
-    wanted = {name.lower(): name for name in (*net_by, *columns)}
-    diff = read_file_diff(before, after, list(wanted.values()))
+    names = {name.lower(): name for name in (*net_by, *columns)}
+    diff = read_file_diff(before, after, list(names.values()))
     table, weights = netted(diff.table, diff.weights)
     table = table.select([after.readable(name).name for name in columns])
     return replace(diff, table=table, weights=weights)
@@ -442,19 +442,19 @@ def _are_read_alike(before: TableSchema, after: Snapshot, columns: Sequence[Colu
 
 def _is_proven(
     source: DeltaSource,
-    held: FilesMark,
+    stored_mark: FilesMark,
     entries: Sequence[LogEntry] | None,
     after: Snapshot,
     start: Callable[[], Snapshot],
 ) -> bool:
-    """Whether the log's entries lead from the files `held` to those of `after`. False if the files
+    """Whether the log's entries lead from files of `stored_mark` to `after`. False if the files
     must be compared, such as when an entry was copied or lost a line. TableRecreatedError if the
     log leads to them from other files."""
-    leads_there = None if entries is None else leads_to(held, entries, after)
+    leads_there = None if entries is None else leads_to(stored_mark, entries, after)
     if leads_there:
         return True
     try:
-        is_same = start().mark.digest == held.digest
+        is_same = start().mark.digest == stored_mark.digest
     except HistoryGoneError:
         if leads_there is None:
             raise
@@ -464,11 +464,11 @@ def _is_proven(
     return entries is not None and leads_there is None
 
 
-def _checked(changes: Changes, after: Snapshot, held: FilesMark | None) -> Changes:
+def _checked(changes: Changes, after: Snapshot, stored_mark: FilesMark | None) -> Changes:
     """The change; LogDiffersError if the tables' statistics count other rows."""
-    if held is None or held.rows is None or after.rows is None:
+    if stored_mark is None or stored_mark.rows is None or after.rows is None:
         return changes
-    rows, counted = int(changes.weights.sum()), after.rows - held.rows
+    rows, counted = int(changes.weights.sum()), after.rows - stored_mark.rows
     if rows != counted:
         raise LogDiffersError(
             f"The log of table `{after.table}` contradicts itself: according to its entries up to "
@@ -497,26 +497,26 @@ def check_same_columns(
     """Raise SchemaChangedError if one of these columns changed since `before`, of version
     `since`."""
     hint = "if the query uses the old column, correct it; then run `impctl capture`"
-    place = f"of table `{after.table}` between versions {since} and {after.version}"
+    where = f"of table `{after.table}` between versions {since} and {after.version}"
     for name in columns:
         new = after.column(name)
         old = before.schema.find(name)
         if old is None:
-            raise SchemaChangedError(f"Column `{name}` {place} was added or renamed", hint=hint)
+            raise SchemaChangedError(f"Column `{name}` {where} was added or renamed", hint=hint)
         if old.type != new.type:
             raise SchemaChangedError(
-                f"The type of column `{name}` {place} changed from `{old.type}` to `{new.type}`",
+                f"The type of column `{name}` {where} changed from `{old.type}` to `{new.type}`",
                 hint=hint,
             )
         if before.physical[old.name] != after.columns.physical[new.name]:
-            raise SchemaChangedError(f"Column `{name}` {place} was replaced", hint=hint)
+            raise SchemaChangedError(f"Column `{name}` {where} was replaced", hint=hint)
 
 
 def check_same_order(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> None:
     """Raise SchemaChangedError if the order of these columns has changed."""
-    wanted = {name.lower() for name in columns}
+    names = {name.lower() for name in columns}
     old, new = (
-        [name.lower() for name in snapshot.schema.names if name.lower() in wanted]
+        [name.lower() for name in snapshot.schema.names if name.lower() in names]
         for snapshot in (before, after)
     )
     if old != new:
@@ -544,7 +544,7 @@ def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | Non
             changes.append(
                 f"the type of column `{column.name}` changed from `{was.type}` to `{column.type}`"
             )
-    changes = [*(f"column `{gone.name}` was dropped" for gone in by_name.values()), *changes]
+    changes = [*(f"column `{dropped.name}` was dropped" for dropped in by_name.values()), *changes]
     if not changes and old.schema.names != new.schema.names:
         changes = ["the order of columns changed"]
     if not changes:

@@ -67,21 +67,21 @@ def hybrid_columns(file: pq.FileMetaData, columns: Iterable[str]) -> frozenset[s
         return frozenset(columns)
     if not is_hybrid(file.metadata, as_int96=True):
         return frozenset()
-    leaves = (file.schema.column(at) for at in range(len(file.schema)))
+    leaves = (file.schema.column(index) for index in range(len(file.schema)))
     return frozenset(columns) & {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
 
 
-def is_surely_modern(file: pq.FileMetaData, at: int) -> bool:
+def is_surely_modern(file: pq.FileMetaData, index: int) -> bool:
     """Whether the leaf at this index holds no date or time from before the calendars agree. True
     for a leaf of another type; False if a row group lacks its least value."""
-    leaf = file.schema.column(at)
+    leaf = file.schema.column(index)
     kind = leaf.logical_type
     if leaf.physical_type != "INT96" and kind.type not in ("DATE", "TIMESTAMP"):
         return True
     if kind.type == "TIMESTAMP" and "microseconds" not in kind.to_json():
         return False
     limit = _FIRST_SAFE_DAY if kind.type == "DATE" else _FIRST_SAFE_MICROSECOND
-    chunks = (file.row_group(group).column(at) for group in range(file.num_row_groups))
+    chunks = (file.row_group(group).column(index) for group in range(file.num_row_groups))
     return all(_starts_at(chunk, limit) for chunk in chunks)
 
 
@@ -131,7 +131,7 @@ class DataFiles:
 
     def open(self, file: DataFile, *, buffer: int = 0) -> pq.ParquetFile:
         """The file, to be closed by the caller; OSError or ArrowException if it is unreadable. With
-        a `buffer` columns of a local file are read in pieces of so many bytes; in an object store
+        a `buffer` columns of a local file are read in pieces of this size; in an object store
         that would be many requests. UnsupportedError for a file that the table must not have."""
         import pyarrow.parquet as pq
 
@@ -284,7 +284,7 @@ class Miscopied(Struct, frozen=True):
 
 def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> Miscopied:
     """The columns that deltalake would copy wrongly from these files (default: all). Raises
-    HistoryGoneError for a file that is gone."""
+    HistoryGoneError for a missing file."""
     chosen, expected = snapshot.files if files is None else files, ExpectedNames.of(snapshot)
     opened, result = DataFiles(snapshot, chosen), Miscopied()
     for file in chosen:
@@ -320,21 +320,21 @@ class ExpectedNames(Struct, frozen=True):
 
     def miscopied(self, file: pq.FileMetaData) -> Miscopied:
         """The columns that deltalake would copy wrongly from this file; it may have others."""
-        leaves = [file.schema.column(at) for at in range(len(file.schema))]
+        leaves = [file.schema.column(index) for index in range(len(file.schema))]
         old = hybrid_columns(file, [leaf.path for leaf in leaves])
         as_int96: set[ColumnName] = set()
         respelled: set[ColumnName] = set()
         in_old_calendar: set[ColumnName] = set()
-        for at, leaf in enumerate(leaves):
-            place = self._column(leaf.path)
-            if place is None:
+        for index, leaf in enumerate(leaves):
+            match = self._column(leaf.path)
+            if match is None:
                 continue
-            column, is_exact = place
+            column, is_exact = match
             if leaf.physical_type == "INT96":
                 as_int96.add(column)
             if not is_exact:
                 respelled.add(column)
-            if leaf.path in old and not is_surely_modern(file, at):
+            if leaf.path in old and not is_surely_modern(file, index):
                 in_old_calendar.add(column)
         return Miscopied(*map(frozenset, (as_int96, respelled, in_old_calendar)))
 
@@ -412,17 +412,17 @@ def hiding_columns(
 
 def _hides(footer: pq.FileMetaData, column: Column, physical: str) -> bool:
     """Whether a filter on the column may skip a row of the file that it should keep."""
-    leaves = [footer.schema.column(at) for at in range(len(footer.schema))]
-    places = [at for at, leaf in enumerate(leaves) if leaf.path.lower() == physical.lower()]
+    leaves = [footer.schema.column(index) for index in range(len(footer.schema))]
+    places = [index for index, leaf in enumerate(leaves) if leaf.path.lower() == physical.lower()]
     writer = _COUNTS_NAN.match(footer.created_by or "")
     counts_nan = writer is not None and (int(writer[1]), int(writer[2])) >= _FIRST_COUNTING
     return any(
-        leaves[at].physical_type != _PHYSICAL[column.type.kind]
+        leaves[index].physical_type != _PHYSICAL[column.type.kind]
         or any(
-            _chunk_hides(footer.row_group(group).column(at), counts_nan=counts_nan)
+            _chunk_hides(footer.row_group(group).column(index), counts_nan=counts_nan)
             for group in range(footer.num_row_groups)
         )
-        for at in places
+        for index in places
     )
 
 

@@ -1,4 +1,4 @@
-"""A table's log: its commits, when each came, how much it changed, and how long it is kept."""
+"""A table's log: its commits, their times and changed rows, and how long it is kept."""
 
 from __future__ import annotations
 
@@ -347,10 +347,10 @@ _DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
 """What entries raise that are not JSON, or whose parts have other types than Delta's."""
 
 
-def commit_history(source: DeltaSource, held: History | None) -> History:
+def commit_history(source: DeltaSource, previous: History | None) -> History:
     """The history up to the pinned version. If the log now ends earlier, only what is before its
     end is kept. A history of another table is discarded."""
-    known = _still_there(source, held)
+    known = _still_there(source, previous)
     if known is None:
         known = History(source.table_id, -1, None)
     elif known.until == source.version:
@@ -369,14 +369,14 @@ def commit_history(source: DeltaSource, held: History | None) -> History:
     return History(source.table_id, source.version, since, kept, has_missed and not new)
 
 
-def _still_there(source: DeltaSource, held: History | None) -> History | None:
+def _still_there(source: DeltaSource, previous: History | None) -> History | None:
     """The known history of this very table, up to the end of its log."""
-    if held is None or held.table_id != source.table_id:
+    if previous is None or previous.table_id != source.table_id:
         return None
-    if held.until <= source.version:
-        return held
-    kept = tuple(arrival for arrival in held.arrivals if arrival.version <= source.version)
-    return replace(held, until=source.version, arrivals=kept)
+    if previous.until <= source.version:
+        return previous
+    kept = tuple(arrival for arrival in previous.arrivals if arrival.version <= source.version)
+    return replace(previous, until=source.version, arrivals=kept)
 
 
 def _newest_commits(source: DeltaSource, since: TableVersion) -> tuple[Commit, ...]:
@@ -470,9 +470,9 @@ def retention_of(configuration: Mapping[str, str]) -> tuple[Retention, Retention
 def duration_of(text: str) -> timedelta | None:
     """The duration `interval 1 week 2 days`, or `9d` for short; None for anything else."""
     rest = text.strip().lower().removeprefix("interval ")
-    total, at = timedelta(0), 0
-    while at < len(rest):
-        part = _PART.match(rest, at)
+    total, position = timedelta(0), 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
         unit = None if part is None else _UNITS.get(part[2]) or _UNITS.get(part[2].rstrip("s"))
         if part is None or unit is None:
             return None
@@ -480,7 +480,7 @@ def duration_of(text: str) -> timedelta | None:
             total += int(part[1]) * unit
         except OverflowError:
             return timedelta.max
-        at = part.end()
+        position = part.end()
     return total if rest else None
 
 

@@ -69,10 +69,10 @@ def read_rows(
     snapshot: Snapshot, columns: Sequence[ColumnName], files: Sequence[DataFile] | None = None
 ) -> pa.Table:
     """The rows of these files (default: all), exactly these columns in this order. Raises
-    HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
-    wanted = [snapshot.readable(name) for name in columns]
+    HistoryGoneError for a missing file, TableError for a column that cannot be read."""
+    requested = [snapshot.readable(name) for name in columns]
     chosen = snapshot.files if files is None else files
-    reader = FileReader(snapshot, wanted, chosen)
+    reader = FileReader(snapshot, requested, chosen)
     tables: list[pa.Table] = []
     for file in chosen:
         # As large as the previous one, or as it is on disk.
@@ -92,18 +92,18 @@ def read_batches(
     parts of files up to `least` rows or `most` bytes. Raises as `read_rows` does."""
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
-    held: list[pa.Table] = []
+    pending: list[pa.Table] = []
     rows = size = 0
     for file in chosen:
         for part in reader.read_groups(file, most):
-            held.append(part)
+            pending.append(part)
             rows += len(part)
             size += 0 if most is None else part.nbytes
             if rows >= least or (most is not None and size >= most):
-                yield _stacked(held, columns)
-                held, rows, size = [], 0, 0
-    if held:
-        yield _stacked(held, columns)
+                yield _stacked(pending, columns)
+                pending, rows, size = [], 0, 0
+    if pending:
+        yield _stacked(pending, columns)
 
 
 def _stacked(tables: Sequence[pa.Table], columns: Sequence[ColumnName]) -> pa.Table:
@@ -173,11 +173,13 @@ class FileReader:
             metadata = parquet.metadata
         result = []
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            places = {group.column(at).path_in_schema: at for at in range(group.num_columns)}
+            places = {
+                group.column(index).path_in_schema: index for index in range(group.num_columns)
+            }
             bounds = {}
             for column in self._columns:
-                place = places.get(names.get(column.name, ""))
-                known = None if place is None else _bounds(group.column(place), column)
+                position = places.get(names.get(column.name, ""))
+                known = None if position is None else _bounds(group.column(position), column)
                 if known is not None:
                     bounds[column.name] = known
             result.append(RowGroup(group.num_rows, bounds))
@@ -189,19 +191,19 @@ class FileReader:
             return bare_rows(len(positions))
         return self.read_some(file).take(pa.array(positions))
 
-    def read_slice(self, file: DataFile, rows: int, at: int) -> pa.Table:
-        """The live ones of `rows` consecutive rows of `file`: slice `at`, from 0 and modulo the
+    def read_slice(self, file: DataFile, rows: int, number: int) -> pa.Table:
+        """The live ones of `rows` consecutive rows of `file`: slice `number`, from 0 and modulo the
         number of slices; the last slice may be short."""
         with self._opened(file) as (parquet, names, old):
             stored = list(names.values())
             metadata, groups = parquet.metadata, parquet.num_row_groups
-            group = at % groups
+            group = number % groups
             slices = max(1, metadata.row_group(group).num_rows // rows)
-            skipped = at // groups % min(slices, _SLICES)
+            skipped = number // groups % min(slices, _SLICES)
             if stored and slices <= _AS_QUICK:
                 # Reading a small group whole is faster than setting up batches.
-                whole = parquet.read_row_group(group, columns=stored, use_threads=False)
-                data = whole.slice(skipped * rows, rows)
+                full = parquet.read_row_group(group, columns=stored, use_threads=False)
+                data = full.slice(skipped * rows, rows)
             else:
                 batches = parquet.iter_batches(rows, row_groups=[group], columns=stored)
                 nothing = pa.table({name: [] for name in stored})
@@ -284,10 +286,12 @@ def _part(file: DataFile, columns: Collection[str], most: int, footer: pq.FileMe
     if file.size < SMALL:
         return rows
     schema = footer.schema
-    places = [at for at in range(len(schema)) if schema.column(at).path.split(".")[0] in columns]
+    places = [
+        index for index in range(len(schema)) if schema.column(index).path.split(".")[0] in columns
+    ]
     page_bytes = 0
     for group in map(footer.row_group, range(footer.num_row_groups)):
-        sizes = [group.column(at).total_uncompressed_size for at in places]
+        sizes = [group.column(index).total_uncompressed_size for index in places]
         widths = [size // max(group.num_rows, 1) for size in sizes]
         pages = (max(width * _PAGE_ROWS, _PAGE) for width in widths)
         page_bytes = max(page_bytes, 2 * sum(map(min, sizes, pages)))
@@ -315,13 +319,13 @@ def _live_mask(file: DataFile, start: int, rows: int) -> Bools:
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
     """A partition column of one file: the same value in every row. Raises TableError for a text
     that Arrow cannot read, such as a year after 9999."""
-    wanted = arrow_type(column.type)
+    value_type = arrow_type(column.type)
     if text is None:
-        return pa.nulls(rows, wanted)
+        return pa.nulls(rows, value_type)
     if column.type.kind is Kind.STRING:
-        return pa.repeat(pa.scalar(text, wanted), rows)
+        return pa.repeat(pa.scalar(text, value_type), rows)
     try:
-        return pa.repeat(pa.scalar(text, pa.string()).cast(wanted), rows)
+        return pa.repeat(pa.scalar(text, pa.string()).cast(value_type), rows)
     except pa.ArrowException as error:
         pass_out_of_memory(error)
         raise TableError(
@@ -368,41 +372,41 @@ def parted_read(snapshot: Snapshot, ranges: RangeSet, partition: RangePartition)
     column = snapshot.readable(partition.attribute)
     if column.type != partition.type:
         # No bounds of files are known in the boundaries' type, so parts cannot be separated.
-        wanted = range_filter(ranges, partition)
-        return PartedRead(wanted, (ReadPart(snapshot.files, wanted),))
+        requested = range_filter(ranges, partition)
+        return PartedRead(requested, (ReadPart(snapshot.files, requested),))
     bounds = file_bounds(snapshot, column.name)
-    wanted = exact_filter(ranges, partition)
+    requested = exact_filter(ranges, partition)
     while True:
-        result = _parted(snapshot, bounds, wanted)
+        result = _parted(snapshot, bounds, requested)
         if result is not None:
-            return PartedRead(wanted, result)
-        limit = max(MAX_INTERVALS, len(wanted.intervals) // 2)
-        wanted = range_filter(ranges, partition, limit=limit)
+            return PartedRead(requested, result)
+        limit = max(MAX_INTERVALS, len(requested.intervals) // 2)
+        requested = range_filter(ranges, partition, limit=limit)
 
 
 def _parted(
-    snapshot: Snapshot, bounds: ColumnBounds, wanted: RangeFilter
+    snapshot: Snapshot, bounds: ColumnBounds, requested: RangeFilter
 ) -> tuple[ReadPart, ...] | None:
     """The parts of a filter; None if there are too many, or a file needs too many ranges."""
-    if wanted.is_everything:
+    if requested.is_everything:
         return (ReadPart(snapshot.files, None),)
-    left = np.flatnonzero(kept_files(snapshot, [wanted]))
-    placed = _FilePlaces.of(bounds.take(left), wanted)
+    left = np.flatnonzero(kept_files(snapshot, [requested]))
+    placed = _FilePlaces.of(bounds.take(left), requested)
     inside = snapshot.files_at(left[placed.is_inside])
     others = np.flatnonzero(~placed.is_inside)
     others = others[np.argsort(placed.first[others], kind="stable")]
     parts = [ReadPart(inside, None)] if inside else []
-    if len(wanted.intervals) <= MAX_INTERVALS:
+    if len(requested.intervals) <= MAX_INTERVALS:
         rest = snapshot.files_at(left[others])
-        return (*parts, ReadPart(rest, wanted)) if rest else tuple(parts)
+        return (*parts, ReadPart(rest, requested)) if rest else tuple(parts)
     for group in placed.grouped(others):
         first, end = int(placed.first[group[0]]), int(placed.end[group].max())
         if end - first > MAX_INTERVALS:
             return None
-        intervals = wanted.intervals[first:end]
-        if end < len(wanted.intervals) and bool(placed.may_be_nan[group].any()):
-            intervals += wanted.intervals[-1:]
-        part = RangeFilter(wanted.partition, intervals, wanted.includes_null)
+        intervals = requested.intervals[first:end]
+        if end < len(requested.intervals) and bool(placed.may_be_nan[group].any()):
+            intervals += requested.intervals[-1:]
+        part = RangeFilter(requested.partition, intervals, requested.includes_null)
         parts.append(ReadPart(snapshot.files_at(left[group]), part))
     return tuple(parts) if len(parts) <= MAX_PARTS + bool(inside) else None
 
@@ -420,10 +424,10 @@ class _FilePlaces(Struct, frozen=True):
     """Whether it may hold NaN, and NaN is selected."""
 
     @classmethod
-    def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _FilePlaces:
-        starts = [interval.low for interval in wanted.intervals if interval.low is not None]
-        ends = [interval.high for interval in wanted.intervals if interval.high is not None]
-        count = len(wanted.intervals)
+    def of(cls, bounds: ColumnBounds, requested: RangeFilter) -> _FilePlaces:
+        starts = [interval.low for interval in requested.intervals if interval.low is not None]
+        ends = [interval.high for interval in requested.intervals if interval.high is not None]
+        count = len(requested.intervals)
         wants_nan = len(ends) < count
         # How many intervals have begun, or are over, where a file starts and where it ends.
         begun_at_low = count - len(starts) + places_in(starts, bounds.lows, "right")
@@ -435,7 +439,7 @@ class _FilePlaces(Struct, frozen=True):
         end = np.maximum(first, np.where(bounds.has_high, begun_at_high, count))
         holds = bounds.has_low & bounds.has_high & (begun_at_low > first) & (over_at_high <= first)
         is_inside = bounds.is_all_null | ((end == first + 1) & holds)
-        if not wanted.includes_null:
+        if not requested.includes_null:
             is_inside = is_inside & ~bounds.may_hold_null
         if not wants_nan:
             is_inside = is_inside & ~bounds.may_be_nan
@@ -445,10 +449,10 @@ class _FilePlaces(Struct, frozen=True):
         """Group these files, ascending by first interval, as long as they need few intervals."""
         start, last = 0, 0
         firsts, ends = self.first[others].tolist(), self.end[others].tolist()
-        for at, end in enumerate(ends):
-            if at > start and max(last, end) - firsts[start] > MAX_INTERVALS:
-                yield others[start:at]
-                start, last = at, 0
+        for index, end in enumerate(ends):
+            if index > start and max(last, end) - firsts[start] > MAX_INTERVALS:
+                yield others[start:index]
+                start, last = index, 0
             last = max(last, end)
         if len(others):
             yield others[start:]
@@ -474,7 +478,7 @@ class WantedValues(Struct, frozen=True):
         return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
 
     def may_lie(self, bounds: ValueBounds) -> bool:
-        """Whether one lies within bounds of integers or dates, or is NULL where there are NULLs."""
+        """Whether one lies within bounds of integers or dates, or is NULL and NULLs exist."""
         if self.has_null and bounds.may_hold_null:
             return True
         mine = self.distinct.to_numpy(zero_copy_only=False)
@@ -571,16 +575,16 @@ class ColumnCache:
         """These columns of a row group of `rows` rows, including deleted ones."""
         if not names:
             return bare_rows(rows)
-        wanted = [snapshot.readable(name) for name in names]
-        places = {c.name: (file.uri, *_known_by(snapshot, c), group) for c in wanted}
-        missing = [column for column in wanted if places[column.name] not in self._cache]
-        result = {name: self._cache[at] for name, at in places.items() if at in self._cache}
+        requested = [snapshot.readable(name) for name in names]
+        places = {c.name: (file.uri, *_known_by(snapshot, c), group) for c in requested}
+        missing = [column for column in requested if places[column.name] not in self._cache]
+        result = {name: self._cache[k] for name, k in places.items() if k in self._cache}
         if missing:
             table = self._reader(snapshot, missing).read_some(file, lambda _: (group,))
             result |= {column.name: table.column(column.name) for column in missing}
-        for name, place in places.items():
-            self._hold(place, result[name])
-        return pa.table({column.name: result[column.name] for column in wanted})
+        for name, key in places.items():
+            self._hold(key, result[name])
+        return pa.table({column.name: result[column.name] for column in requested})
 
     def _reader(self, snapshot: Snapshot, columns: Sequence[Column]) -> FileReader:
         known_by = tuple(_known_by(snapshot, column) for column in columns)
@@ -589,14 +593,14 @@ class ColumnCache:
             self._readers[key] = FileReader(snapshot, columns, snapshot.files)
         return self._readers[key]
 
-    def _hold(self, place: _Place, column: pa.ChunkedArray) -> None:
+    def _hold(self, key: _Place, column: pa.ChunkedArray) -> None:
         """Cache as most recently used, unless it exceeds the limit."""
-        before = self._cache.pop(place, None)
+        before = self._cache.pop(key, None)
         if before is not None:
             self._bytes -= before.nbytes
         if column.nbytes > self._most:
             return
-        self._cache[place] = column
+        self._cache[key] = column
         self._bytes += column.nbytes
         while self._bytes > self._most:
             _, oldest = self._cache.popitem(last=False)
@@ -622,7 +626,7 @@ def rows_with(
     once: ColumnCache,
 ) -> Iterator[pa.Table]:
     """The rows in these files, exactly these columns, with one value of each of the lists. Raises
-    HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
+    HistoryGoneError for a missing file, TableError for a column that cannot be read."""
     wanted = {name: [WantedValues.of(v) for v in lists] for name, lists in values.items()}
     kept_files = {file.uri for file in files}
     for name, lists in values.items():

@@ -50,13 +50,13 @@ def mean_overlap(bounds: ColumnBounds) -> float:
         return float(len(bounds))
     lows, ends = line.spans(bounds.filled)
     # How many files lie over each piece of the line, and what that adds up to from the left.
-    edges, at = np.unique(np.concatenate([lows, ends]), return_inverse=True)
+    edges, indexes = np.unique(np.concatenate([lows, ends]), return_inverse=True)
     steps = np.zeros(len(edges))
-    np.add.at(steps, at[: len(lows)], 1.0)
-    np.add.at(steps, at[len(lows) :], -1.0)
+    np.add.at(steps, indexes[: len(lows)], 1.0)
+    np.add.at(steps, indexes[len(lows) :], -1.0)
     files_over = np.cumsum(steps)[:-1]
     summed = np.concatenate([[0.0], np.cumsum(files_over * np.diff(edges))])
-    covered = summed[at[len(lows) :]] - summed[at[: len(lows)]]
+    covered = summed[indexes[len(lows) :]] - summed[indexes[: len(lows)]]
     return float((covered / (ends - lows)).mean())
 
 
@@ -121,13 +121,13 @@ def sample_values(
     return values
 
 
-def _chosen_files(given: Sequence[DataFile], random: np.random.Generator) -> list[DataFile]:
+def _chosen_files(candidates: Sequence[DataFile], random: np.random.Generator) -> list[DataFile]:
     """At most MAX_FILES, larger ones more likely, in the log's order."""
-    files = [file for file in given if file.rows != 0]
+    files = [file for file in candidates if file.rows != 0]
     if len(files) <= MAX_FILES:
         return files
     chosen = random.choice(len(files), MAX_FILES, replace=False, p=_weights(files))
-    return [files[at] for at in sorted(chosen.tolist())]
+    return [files[index] for index in sorted(chosen.tolist())]
 
 
 def _weights(files: list[DataFile]) -> list[float]:
@@ -209,8 +209,8 @@ class FileSample(Struct, frozen=True):
         start = np.maximum(places - half, lows.min(initial=0.0))
         end = np.minimum(places + half + line.unit, ends.max(initial=0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
-            held = (spread.before(end) - spread.before(start)) / (end - start)
-        return held * (line.unit or math.nan), files
+            density = (spread.before(end) - spread.before(start)) / (end - start)
+        return density * (line.unit or math.nan), files
 
     def _filled(self, bounds: ColumnBounds) -> tuple[ColumnBounds, Floats]:
         """Bounds of the files that hold more than NULL, and the rows of these."""
@@ -228,9 +228,9 @@ class FileSample(Struct, frozen=True):
             return np.full(len(self.rows), np.inf)
         filled, rows = self._filled(bounds)
         places = self._places(name, line)
-        held = Density.of(*line.spans(filled), rows)
+        density = Density.of(*line.spans(filled), rows)
         drawn = Density.of(*self._spans(places, line.unit))
-        result = held.at(places) / np.maximum(drawn.at(places), 1e-12)
+        result = density.at(places) / np.maximum(drawn.at(places), 1e-12)
         return np.where(np.isfinite(result), result, np.inf)
 
     def _spans(self, places: Floats, unit: float) -> tuple[Floats, Floats, Floats]:
@@ -258,7 +258,7 @@ def _evenly(places: Floats, low: float, end: float, unit: float) -> float:
 
 
 def _slices(sizes: Sequence[int]) -> Iterator[slice]:
-    """Consecutive stretches of so many rows."""
+    """Consecutive runs of this many rows."""
     ends = np.cumsum(sizes)
     return (slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
 
@@ -277,14 +277,14 @@ def file_sample(
     size = _window_rows(counts, along)
     parts = [part for window in _windows(counts[order], size) for part in window]
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
-    wanted = [chosen[order[at]] for at, _, _ in parts]
+    sampled = [chosen[order[index]] for index, _, _ in parts]
     rows_of, numbers = [rows for _, rows, _ in parts], range(len(parts))
     if local_path(snapshot.path) is not None:
         # Nothing to wait for: threads would only delay each other.
-        tables = list(map(reader.read_slice, wanted, rows_of, numbers))
+        tables = list(map(reader.read_slice, sampled, rows_of, numbers))
     else:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            tables = list(pool.map(reader.read_slice, wanted, rows_of, numbers))
+            tables = list(pool.map(reader.read_slice, sampled, rows_of, numbers))
     sizes: dict[int, list[int]] = {}
     for table, (_, _, window) in zip(tables, parts, strict=True):
         sizes.setdefault(window, []).append(len(table))
@@ -316,15 +316,15 @@ def _windows(counts: Ints, size: int) -> Iterator[list[tuple[int, int, int]]]:
     """Windows as parts: the file, its rows, the window's number."""
     before = np.concatenate([[0], np.cumsum(counts)])
     number = max(1, min(_drawn_rows(int(before[-1])) // size, _MOST_WINDOWS))
-    taken = 0
-    for window, place in enumerate((np.arange(number) + 0.5) * before[-1] / number):
-        at = max(taken, int(np.searchsorted(before, place, side="right")) - 1)
+    lowest = 0
+    for window, target in enumerate((np.arange(number) + 0.5) * before[-1] / number):
+        index = max(lowest, int(np.searchsorted(before, target, side="right")) - 1)
         result, left = [], size
-        while left > 0 and at < len(counts):
-            result.append((at, min(left, int(counts[at])), window))
-            left -= int(counts[at])
-            at += 1
-        taken = at
+        while left > 0 and index < len(counts):
+            result.append((index, min(left, int(counts[index])), window))
+            left -= int(counts[index])
+            index += 1
+        lowest = index
         yield result
 
 
@@ -380,10 +380,10 @@ def value_weights(
     added: list[tuple[BoundaryValue, float]] = []
     # Bounded by the files of which too few values are in the sample.
     few = files.keep(~is_sampled)
-    for at, low, high in zip(np.flatnonzero(~is_sampled), few.minima, few.maxima, strict=True):
+    for index, low, high in zip(np.flatnonzero(~is_sampled), few.minima, few.maxima, strict=True):
         points = _points(low, high)
-        added += [(point, float(rows[at]) / len(points)) for point in points]
-        is_sampled[at] = not points
+        added += [(point, float(rows[index]) / len(points)) for point in points]
+        is_sampled[index] = not points
     spread = is_sampled & (end > first)
     per_value = rows[spread] / (end - first)[spread]
     steps = np.zeros(len(ordered) + 1)
@@ -453,9 +453,9 @@ def _points(low: BoundaryValue | None, high: BoundaryValue | None) -> set[Bounda
     if low is None or high is None:
         return set()
     if isinstance(low, int) and isinstance(high, int):
-        return {low + (high - low) * at // (_POINTS - 1) for at in range(_POINTS)}
+        return {low + (high - low) * step // (_POINTS - 1) for step in range(_POINTS)}
     if isinstance(low, float) and isinstance(high, float) and math.isfinite(high - low):
-        return {low + (high - low) * at / (_POINTS - 1) for at in range(_POINTS)}
+        return {low + (high - low) * step / (_POINTS - 1) for step in range(_POINTS)}
     return {low, high}
 
 
@@ -556,9 +556,9 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
     """The counts of the keys in all batches, whose columns are named as in `key`."""
     rows = read = 0
     result: list[tuple[Ints, Ints]] = []
-    for whole in batches:
-        read += len(whole)
-        batch = _filtered(whole, columns.where)
+    for full in batches:
+        read += len(full)
+        batch = _filtered(full, columns.where)
         rows += len(batch)
         codes, can_match = _codes(batch, columns.key, columns.null_safe)
         chosen = np.flatnonzero(can_match & _is_chosen(codes, one_in))

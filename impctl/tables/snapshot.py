@@ -167,11 +167,11 @@ def _known(values: Values, is_known: Flags) -> list[Any]:
 
 def as_array(values: Sequence[BoundaryValue]) -> Values:
     """Values of one column as an array that holds them exactly."""
-    wanted = _EXACT.get(type(values[0])) if values else None
-    if wanted is not None:
+    dtype = _EXACT.get(type(values[0])) if values else None
+    if dtype is not None:
         # Integers beyond 64 bits result in another type than int64.
         result = np.array(values)
-        if result.dtype == wanted:
+        if result.dtype == dtype:
             return result
     return as_objects(values)
 
@@ -273,8 +273,8 @@ def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[Table
         if int(match[1]) <= version:
             result.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
     # Several checkpoints of one version, each in one file, are equal.
-    whole = {key: files[: key[1]] for key, files in result.items() if len(files) >= key[1]}
-    return (max(whole)[0], whole[max(whole)]) if whole else (-1, [])
+    complete = {key: files[: key[1]] for key, files in result.items() if len(files) >= key[1]}
+    return (max(complete)[0], complete[max(complete)]) if complete else (-1, [])
 
 
 def _of_checkpoint(
@@ -312,14 +312,14 @@ def read_checkpoint(
 
     folder = local_path(path)
     store = object_store(path, options) if folder is None else None
-    place = name if folder is None else os.path.join(folder, name)
-    wanted = {column: column.partition(".")[0] for column in columns}
-    with pq.ParquetFile(place, filesystem=store) as file:
+    location = name if folder is None else os.path.join(folder, name)
+    kinds = {column: column.partition(".")[0] for column in columns}
+    with pq.ParquetFile(location, filesystem=store) as file:
         present = set(file.schema_arrow.names)
-        table = file.read(columns=[name for name, kind in wanted.items() if kind in present])
+        table = file.read(columns=[name for name, kind in kinds.items() if kind in present])
     return {
         kind: table.column(kind).drop_null().to_pylist() if kind in present else []
-        for kind in wanted.values()
+        for kind in kinds.values()
     }
 
 
@@ -344,9 +344,9 @@ def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
 def _bytes(digits: str) -> bytes:
     """Decode Z85."""
     result = b""
-    for at in range(0, len(digits) - 4, 5):
+    for start in range(0, len(digits) - 4, 5):
         value = 0
-        for digit in digits[at : at + 5]:
+        for digit in digits[start : start + 5]:
             value = value * 85 + _DIGITS.index(digit)
         result += value.to_bytes(4, "big")
     return result
@@ -461,14 +461,14 @@ class Snapshot(Struct, frozen=True, eq=False, dict=True):
         nothing: Mapping[ColumnName, str | None] = {}
         values: Sequence[Mapping[ColumnName, str | None]] = partitions or [nothing] * len(rows)
         return tuple(
-            DataFile(uri, sizes[at], rows[at], values[at], deletions.get(uri))
-            for at, uri in enumerate(self.uris)
+            DataFile(uri, sizes[index], rows[index], values[index], deletions.get(uri))
+            for index, uri in enumerate(self.uris)
         )
 
     def files_at(self, places: Flags | Positions) -> tuple[DataFile, ...]:
         """The data files at these positions, or selected by a mask over the files."""
-        at = np.flatnonzero(places) if places.dtype == np.bool_ else places
-        return tuple(self.files[place] for place in at.tolist())
+        indexes = np.flatnonzero(places) if places.dtype == np.bool_ else places
+        return tuple(self.files[index] for index in indexes.tolist())
 
     @cached_property
     def rows(self) -> int | None:
@@ -795,14 +795,14 @@ def arrow_type(kind: SqlType) -> pa.DataType:
 
 def to_arrow_type(column: pa.ChunkedArray, kind: SqlType) -> pa.ChunkedArray:
     """The column in the type of `arrow_type`."""
-    wanted = arrow_type(kind)
-    if column.type == wanted:
+    target = arrow_type(kind)
+    if column.type == target:
         return column
     if pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
     elif pa.types.is_binary_view(column.type):
         column = column.cast(pa.binary())
-    return column.cast(wanted)
+    return column.cast(target)
 
 
 # The schema of one version. Law: a column that impctl cannot compute with has kind OTHER. A column
@@ -933,17 +933,17 @@ def _type_changes(field: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(str(change.get("fromType")), str(change.get("toType"))) for change in changes]
 
 
-def _mentions(delta_type: Any, wanted: str) -> bool:
+def _mentions(delta_type: Any, name: str) -> bool:
     if isinstance(delta_type, str):
-        return delta_type == wanted
+        return delta_type == name
     match delta_type["type"]:
         case "struct":
-            return any(_mentions(field["type"], wanted) for field in delta_type["fields"])
+            return any(_mentions(field["type"], name) for field in delta_type["fields"])
         case "array":
-            return _mentions(delta_type["elementType"], wanted)
+            return _mentions(delta_type["elementType"], name)
         case _:
-            return _mentions(delta_type["keyType"], wanted) or _mentions(
-                delta_type["valueType"], wanted
+            return _mentions(delta_type["keyType"], name) or _mentions(
+                delta_type["valueType"], name
             )
 
 

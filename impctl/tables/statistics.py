@@ -61,7 +61,7 @@ _BOUNDED_KINDS = NUMERIC | TEMPORAL | {Kind.BOOLEAN, Kind.STRING}
 _DECIMAL_BITS = 44
 """Leading bits of a decimal that survive a double, with a few to spare."""
 _ROOM = 1 << 62
-"""Integers up to which 64 bits suffice for what is added here."""
+"""Integers up to which 64 bits suffice for the sums here."""
 
 
 def column_statistics(snapshot: Snapshot, column: ColumnName) -> ValueBounds:
@@ -133,10 +133,10 @@ def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
     if statistic not in actions.column_names:
         return None
     column = actions.column(statistic)
-    at = column.type.get_field_index(physical)
-    if at < 0 or pa.types.is_struct(column.type.field(at).type):
+    index = column.type.get_field_index(physical)
+    if index < 0 or pa.types.is_struct(column.type.field(index).type):
         return None
-    return pc.struct_field(column, [at]).combine_chunks()
+    return pc.struct_field(column, [index]).combine_chunks()
 
 
 def _canonical(stated: pa.Array, column: Column) -> tuple[Values, Flags]:
@@ -181,10 +181,10 @@ def _may_be_cut(stated: pa.Array) -> Flags:
     length = pc.fill_null(pc.utf8_length(stated), 0).to_numpy(zero_copy_only=False)
     result = np.asarray(length >= _TRUSTED_TEXT)
     # Texts of ASCII alone have as many units as characters and hold none of the others.
-    for at in np.flatnonzero((size != length) & ~result).tolist():
-        text = stated[at].as_py()
+    for index in np.flatnonzero((size != length) & ~result).tolist():
+        text = stated[index].as_py()
         units = len(text.encode("utf-16-le")) // 2
-        result[at] = units >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER) or is_unsure(text)
+        result[index] = units >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER) or is_unsure(text)
     return result
 
 
@@ -310,10 +310,10 @@ def _numbers(texts: Values, prefix: int) -> Floats:
     content = np.frombuffer(stored[2] or b"", np.uint8)
     starts, ends = offsets[:-1] + prefix, offsets[1:]
     result = np.zeros(len(texts), dtype=np.int64)
-    for at in range(_TEXT_BYTES):
-        present = np.flatnonzero(starts + at < ends)
+    for offset in range(_TEXT_BYTES):
+        present = np.flatnonzero(starts + offset < ends)
         result *= 256
-        result[present] += content[starts[present] + at]
+        result[present] += content[starts[present] + offset]
     return result.astype(np.float64)
 
 
@@ -468,7 +468,7 @@ def known_counts(
         return counts, files
     bounds = file_bounds(snapshot, column.name)
     if uris is not None:
-        places = [at for at, file in enumerate(snapshot.files) if file.uri in uris]
+        places = [index for index, file in enumerate(snapshot.files) if file.uri in uris]
         bounds = bounds.take(np.array(places, dtype=np.int64))
     removed = [0 if file.deleted is None else len(file.deleted) for file in files]
     deleted = np.array(removed, dtype=np.int64)
@@ -481,7 +481,7 @@ def known_counts(
     is_null, is_value = is_known & bounds.is_all_null, is_known & ~bounds.is_all_null
     np.add.at(counts, spans.first[is_value], (left - nulls)[is_value])
     counts[partition.null_range] += left[is_null].sum() + nulls[is_value].sum()
-    return counts, tuple(files[at] for at in np.flatnonzero(~is_known))
+    return counts, tuple(files[index] for index in np.flatnonzero(~is_known))
 
 
 def spread_counts(
@@ -490,11 +490,11 @@ def spread_counts(
     """Rows per range of files without known counts, shape (size,). A file's rows are spread over
     the ranges between its bounds in proportion to 1 + `like`, the counts of other files of the
     table."""
-    wanted = {file.uri for file in files}
-    places = [at for at, file in enumerate(snapshot.files) if file.uri in wanted]
+    uris = {file.uri for file in files}
+    places = [index for index, file in enumerate(snapshot.files) if file.uri in uris]
     bounds = file_bounds(snapshot, partition.attribute).take(np.array(places, dtype=np.int64))
     spans = file_spans(partition, bounds)
-    rows = np.array([_likely_rows(snapshot, snapshot.files[at]) for at in places])
+    rows = np.array([_likely_rows(snapshot, snapshot.files[index]) for index in places])
     nulls = np.maximum(bounds.null_counts, 0).astype(np.float64)
     nulls = np.where(spans.last < spans.first, rows, np.minimum(nulls, rows))
     weights = like[: partition.ranges] + 1.0
@@ -765,18 +765,18 @@ def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile,
 def kept_files(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> Flags:
     """Which files `prune` keeps, in the order of `snapshot.files`."""
     kept = np.ones(len(snapshot.uris), dtype=np.bool_)
-    for wanted in filters:
-        column = snapshot.readable(wanted.partition.attribute)
-        if wanted.is_everything or column.type != wanted.partition.type:
+    for range_filter in filters:
+        column = snapshot.readable(range_filter.partition.attribute)
+        if range_filter.is_everything or column.type != range_filter.partition.type:
             continue
-        kept &= _may_match(wanted, file_bounds(snapshot, column.name))
+        kept &= _may_match(range_filter, file_bounds(snapshot, column.name))
     return kept
 
 
-def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
+def _may_match(range_filter: RangeFilter, bounds: ColumnBounds) -> Flags:
     """Which files with these bounds may hold a row that the filter selects. The intervals ascend,
     so only the first may be unbounded below and only the last one above."""
-    intervals = wanted.intervals
+    intervals = range_filter.intervals
     starts = [interval.low for interval in intervals if interval.low is not None]
     ends = [interval.high for interval in intervals if interval.high is not None]
     # Intervals that end before the file starts, and those that begin before it ends.
@@ -787,7 +787,7 @@ def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
     if len(ends) < len(intervals):
         may_match |= bounds.may_be_nan
     may_match &= ~bounds.is_all_null
-    return may_match | bounds.may_hold_null if wanted.includes_null else may_match
+    return may_match | bounds.may_hold_null if range_filter.includes_null else may_match
 
 
 def prune_to_values(
@@ -795,18 +795,18 @@ def prune_to_values(
 ) -> tuple[DataFile, ...]:
     """The files that may hold a row with one of these values in each of these columns."""
     kept = np.ones(len(snapshot.uris), dtype=np.bool_)
-    for name, wanted in values.items():
+    for name, vector in values.items():
         column = snapshot.readable(name)
-        if column.type == wanted.type:
-            kept &= _may_hold(wanted, file_bounds(snapshot, column.name))
+        if column.type == vector.type:
+            kept &= _may_hold(vector, file_bounds(snapshot, column.name))
     return snapshot.files_at(kept)
 
 
-def _may_hold(wanted: Vector, bounds: ColumnBounds) -> Flags:
+def _may_hold(vector: Vector, bounds: ColumnBounds) -> Flags:
     """Which files with these bounds may hold one of the values."""
-    valid = wanted.validity()
-    known = wanted.take(np.flatnonzero(valid)).values
-    values: list[BoundaryValue] = known.to_pylist() if wanted.is_textual else known.tolist()
+    valid = vector.validity()
+    known = vector.take(np.flatnonzero(valid)).values
+    values: list[BoundaryValue] = known.to_pylist() if vector.is_textual else known.tolist()
     plain = tuple(sorted({value for value in values if value == value}))
     has_nan = any(value != value for value in values)
     may_hold = KeySpans(plain, plain, has_nan).meets(bounds)

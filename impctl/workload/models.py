@@ -115,8 +115,8 @@ def kind_of(annotation: Any) -> ValueKind:
         if get_origin(inner) is Annotated:
             # The outermost is the most specific.
             for meta in reversed(inner.__metadata__):
-                given = {name: getattr(meta, name) for name in _LIMITS}
-                limits = {**{k: v for k, v in given.items() if v is not None}, **limits}
+                declared = {name: getattr(meta, name) for name in _LIMITS}
+                limits = {**{k: v for k, v in declared.items() if v is not None}, **limits}
                 extra = {**(meta.extra or {}), **extra}
             options = (inner.__origin__,)
         elif get_origin(inner) in (Union, UnionType):

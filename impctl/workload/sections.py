@@ -592,7 +592,7 @@ def _read_boundaries(
     if len(values) < len(read):
         return None
     kinds = [_order_kind(value) for value in values]
-    other = next((at for at, kind in enumerate(kinds) if kind != kinds[0]), None)
+    other = next((index for index, kind in enumerate(kinds) if kind != kinds[0]), None)
     if other is not None:
         problem = f"Values of {path} must be of one type, not {kinds[0]} and {kinds[other]}"
         reading.report(elements[other], problem, "write all of them with quotes, or all without")
@@ -600,10 +600,10 @@ def _read_boundaries(
     descents = [_first_descent(ordered) for ordered in (values, _as_decimals(values)) if ordered]
     if None in descents:
         return values
-    at = descents[-1]
-    assert at is not None
-    problem = f"Values of {path} must increase, but number {at + 1} does not"
-    reading.report(elements[at], problem, "sort the boundaries and remove duplicates")
+    index = descents[-1]
+    assert index is not None
+    problem = f"Values of {path} must increase, but number {index + 1} does not"
+    reading.report(elements[index], problem, "sort the boundaries and remove duplicates")
     return None
 
 

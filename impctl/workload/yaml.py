@@ -526,7 +526,7 @@ class FileReading(Struct):
         return resolved
 
     def whole_number(self, node: Node | None, path: str, most: int, usual: str) -> int | None:
-        """A whole number from 1 to `most`; `usual` says what is common."""
+        """A whole number from 1 to `most`; `usual`: the common ones."""
         cell = self.cell(node, path, "a whole number")
         if node is None or cell is None:
             return None

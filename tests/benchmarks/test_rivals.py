@@ -103,7 +103,7 @@ def test_a_peer_gets_every_row_and_reports_its_times() -> None:
         times = peer.step(SMALL.tables(), {}, {1: 2})
         assert (times.cpu_ms, times.wall_ms) == (sum(start), 2.0 * sum(start))
         step = next(SMALL.steps(50))
-        assert peer.step(step.came, step.went, {}).cpu_ms == 50.0
+        assert peer.step(step.inserted, step.deleted, {}).cpu_ms == 50.0
         assert peer.rest() == 0.5
     with pytest.raises(PeerFailedError, match="ended with 0"):
         Peer([sys.executable, "-P", "-c", ""], {})

@@ -222,11 +222,11 @@ def test_row_counts_contradicting_the_log_fail(path: str, difference: int) -> No
     DeltaTable(path).delete("id = 2")
     source = open_source("t", path)
     mark = source.snapshot(0).mark
-    assert read_changes(source, 0, 1, ["id"], held=mark).rows == 1
+    assert read_changes(source, 0, 1, ["id"], stored_mark=mark).rows == 1
     assert mark.rows is not None
     other = replace(mark, rows=mark.rows + difference)
     with pytest.raises(LogDiffersError, match="contradicts itself"):
-        read_changes(source, 0, 1, ["id"], held=other)
+        read_changes(source, 0, 1, ["id"], stored_mark=other)
 
 
 def test_widened_column_counts_as_retyped(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def _read_at(result: r.QueryResult | r.ChangesResult | r.WhyResult | r.WithoutRe
     return f"{versions} in {duration_text(result.elapsed_ms)}"
 
 
-def _in_file(place: Location | None) -> str:
-    return "" if place is None else f" ({place})"
+def _in_file(location: Location | None) -> str:
+    return "" if location is None else f" ({location})"
 
 
 def _rows(rows: int | None, noun: str = "row") -> str:
@@ -234,8 +234,8 @@ def _remarks(entry: r.PlanEntry, result: r.ExplainResult) -> Iterator[str]:
     if entry.how:
         why = f": {entry.why}" if entry.why else ""
         is_blocking = entry.why == result.reason
-        place = _in_file(entry.place) if is_blocking else ""
-        yield f"{entry.how}{why}{_sized('; state ', entry.state_bytes or None)}{place}"
+        location = _in_file(entry.place) if is_blocking else ""
+        yield f"{entry.how}{why}{_sized('; state ', entry.state_bytes or None)}{location}"
     yield from entry.pushed
 
 
@@ -331,13 +331,13 @@ def _captured(result: r.CaptureResult, out: Text) -> None:
 
 def _planned_capture(result: r.CaptureResult, out: Text) -> None:
     """Print what would be captured, by whom, from how much, and each attribute considered."""
-    wanted = ", ".join(
+    attributes = ", ".join(
         f"{entry.table}.{entry.attribute} in {count_text(entry.total, 'range')}"
         for entry in result.sketches
     )
     by = "" if result.by is None else f" by {result.by}"
     at = f"{versions_text(result.versions)}, mode {mode_text(result.mode)}{by}"
-    out.head(result.query, f"would capture {wanted} at {at}")
+    out.head(result.query, f"would capture {attributes} at {at}")
     for entry in result.reads:
         size = f"{_rows(entry.rows)} in {_files(entry.files, entry.bytes)}"
         out.detail(f"would read {entry.table}@{entry.version}: {size}")
@@ -571,8 +571,8 @@ def _between(low: str, high: str) -> str:
 
 def _rounded(number: float) -> int:
     """Round to three digits: more are never known."""
-    whole = round(number)
-    return round(whole, min(0, 3 - len(str(whole))))
+    rounded = round(number)
+    return round(rounded, min(0, 3 - len(str(rounded))))
 
 
 def _estimate(milliseconds: float | None, runs: int) -> str:
@@ -613,8 +613,8 @@ def _planned_due(result: r.DueResult) -> str:
 def _due_cost(result: r.DueResult) -> str:
     if result.cost_ms is None:
         return ""
-    whole = duration_text(result.cost_ms * result.margin)
-    return f"estimate {duration_text(result.cost_ms)}, {whole} with safety factor"
+    padded = duration_text(result.cost_ms * result.margin)
+    return f"estimate {duration_text(result.cost_ms)}, {padded} with safety factor"
 
 
 def _due_when(result: r.DueResult) -> str:

@@ -101,7 +101,7 @@ class Text:
         return f"\x1b[{colour}m{word}\x1b[0m" if has_colour(stream, os.environ) else word
 
     def rows(self, result: ArrowAnswer) -> None:
-        """Print the rows and nothing else, unless they went to a file. What programs read is UTF-8
+        """Print only the rows, unless they were written to a file. What programs read is UTF-8
         whatever the locale, and escaped only for a terminal. A CSV has its names once."""
         if result.written is not None:
             return

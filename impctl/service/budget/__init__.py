@@ -1,4 +1,4 @@
 """Keep state within a budget of bytes.
 
-Law: what is kept decides what changes cost, never a sketch.
+Law: stored state affects costs of changes, never a sketch.
 """

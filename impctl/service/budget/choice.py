@@ -715,15 +715,15 @@ def _how_to_free(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
 def converted(ctx: Context, store: Store, weighed: WeighedState, name: str) -> list[str]:
     """Convert a query to the choice if needed; returns a warning if that fails."""
     query, choice = weighed.queries[name], weighed.choice.queries[name]
-    wanted = weighed.wanted(name)
-    if not wanted.moved(StateTarget.now(query)):
+    target = weighed.wanted(name)
+    if not target.moved(StateTarget.now(query)):
         return []
     sides = [side.side for side in query.compiled.pieces]
     sides += [buffer.piece for buffer in query.compiled.buffers if buffer.piece not in sides]
     reasons = {side: choice.reasons[side] for side in sides if side in choice.reasons}
     ctx.reporter.step(f"reducing the state of {name} to the budget")
     try:
-        convert(ctx, store, query, wanted, reasons)
+        convert(ctx, store, query, target, reasons)
     except ImpctlError as error:
         return [_unchanged(name, error.message)]
     return []
@@ -761,9 +761,9 @@ class StateTarget(Struct, frozen=True):
 
 
 def convert(
-    ctx: Context, store: Store, query: OpenedQuery, wanted: StateTarget, reasons: Mapping[str, str]
+    ctx: Context, store: Store, query: OpenedQuery, target: StateTarget, reasons: Mapping[str, str]
 ) -> None:
-    """Convert the query's state to `wanted`. `reasons` say why, by piece; those of converted pieces
+    """Convert the query's state to `target`. `reasons` say why, by piece; those of converted pieces
     are recorded. HistoryGoneError if a piece must be rebuilt from tables that cannot be read,
     RetryableError if a table was replaced."""
     from impctl.compile.flows import StoredChoices, Strategy
@@ -778,8 +778,8 @@ def convert(
     assert state.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = reopened.chooser.sides
-    sides = StoredChoices(by_spark, recorded.has_filter, wanted.from_files, reasons)
-    buffers = buffer_sizes(reopened.prepared.spec, wanted.buffers)
+    sides = StoredChoices(by_spark, recorded.has_filter, target.from_files, reasons)
+    buffers = buffer_sizes(reopened.prepared.spec, target.buffers)
     chooser = replace(reopened.chooser, sides=sides, buffers=buffers)
     plan = chosen_plan(reopened, chooser, has_answer=reopened.meta.answer)
     assert plan.compiled is not None
@@ -811,11 +811,11 @@ def _commit(
     checkpoint, stored = after.checkpoint(), query.stored
     names = {keeper.name for keeper in after.keepers()}
     refs = store.run_refs(stored.query)
-    gone = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in names]
+    dropped = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in names]
     buffers = chosen_buffers(query.reopened.prepared.spec, after.compiled)
-    wanted = StateTarget(after.compiled.sides_by(Strategy.FILES), buffers)
-    meta = replace(_meta(query, before, wanted, checkpoint), side_reasons=dict(reasons))
-    moved = wanted.moved(StateTarget.now(query))
+    target = StateTarget(after.compiled.sides_by(Strategy.FILES), buffers)
+    meta = replace(_meta(query, before, target, checkpoint), side_reasons=dict(reasons))
+    moved = target.moved(StateTarget.now(query))
     bounded = {name: f" bounded to the best {size:,}" for name, size in buffers.items()}
     reason = "; ".join(
         f"{side}{bounded.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
@@ -827,7 +827,7 @@ def _commit(
         expected_generation=stored.generation,
         pins=stored.pins,
         put_runs=checkpoint.put,
-        drop_runs=(*checkpoint.drop, *gone),
+        drop_runs=(*checkpoint.drop, *dropped),
         state_meta=meta.as_stored(),
         basis=meta.basis(stored.pins),
         record=RunRecord(
@@ -847,7 +847,7 @@ def _commit(
 
 
 def _meta(
-    query: OpenedQuery, before: MaintainedQuery, wanted: StateTarget, checkpoint: Checkpoint
+    query: OpenedQuery, before: MaintainedQuery, target: StateTarget, checkpoint: Checkpoint
 ) -> StateMeta:
     from impctl.compile.session import buffer_groups, sides_of
     from impctl.engine.trace import RowIndex
@@ -859,17 +859,17 @@ def _meta(
     for operator in before.circuit:
         if not operator.piece or operator.reads:
             continue
-        if operator.piece in wanted.from_files:
+        if operator.piece in target.from_files:
             rows[operator.piece] = len(operator.group_codes())
         if operator.piece not in meta.buffers:
             sizes[operator.piece] = query.bytes_of(operator)
-    reduced = {*wanted.from_files, *wanted.buffers}
+    reduced = {*target.from_files, *target.buffers}
     return replace(
         meta,
-        from_files=wanted.from_files,
-        buffers=wanted.buffers,
+        from_files=target.from_files,
+        buffers=target.buffers,
         buffer_groups=buffer_groups(before),
-        read_rows={name: rows[name] for name in wanted.from_files if name in rows},
+        read_rows={name: rows[name] for name in target.from_files if name in rows},
         group_bytes={name: size for name, size in sizes.items() if name in reduced},
         counters=dict(checkpoint.counters),
     )

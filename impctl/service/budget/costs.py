@@ -120,7 +120,7 @@ def priced(
         and len(cost.parts.times) == len(model.operators)
     ]
     moved = [tuple(sorted(kind.tables.intersection(tables))) for kind in model.kinds]
-    by_kind = [[run for run in runs if wanted and run[0].moved == wanted] for wanted in moved]
+    by_kind = [[run for run in runs if names and run[0].moved == names] for names in moved]
     return _Lessons(model, modes, runs, by_kind, rows).model()
 
 
@@ -398,11 +398,11 @@ def _bounded_pieces(query: OpenedQuery, flows: _Flows) -> Mapping[str, Bounded]:
     }
 
 
-def size_for(wanted: int, deleted: float, now: int | None) -> int:
+def size_for(requested: int, deleted: float, now: int | None) -> int:
     """Buffer size per group, for `deleted` rows per run on average."""
-    needed = wanted + math.ceil(deleted + 3 * math.sqrt(deleted))
+    needed = requested + math.ceil(deleted + 3 * math.sqrt(deleted))
     size = max(buffers.FEWEST, 1 << (needed - 1).bit_length())
-    size = min(size, max(buffers.USUAL.of_all or 0, wanted))
+    size = min(size, max(buffers.USUAL.of_all or 0, requested))
     return now if now is not None and needed <= now <= 4 * size else size
 
 
@@ -441,8 +441,8 @@ def _bounded_piece(query: OpenedQuery, choice: buffers.BufferChoice, flows: _Flo
     if now is not None:
         bounded, kept = query.bytes_of(operator), as_read
         if kept is None:
-            held = sum(size.rows for size in buffered)
-            kept = int(bounded * max(1.0, below / max(1, held)))
+            buffered_rows = sum(size.rows for size in buffered)
+            kept = int(bounded * max(1.0, below / max(1, buffered_rows)))
         return Bounded(bounded, chance, kept, size)
     # At most: buffers grow to twice their size.
     most = groups * 2 * rows

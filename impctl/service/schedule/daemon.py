@@ -209,7 +209,7 @@ class Scheduler:
         for waiting in queries:
             self._pending_after[waiting.query] = (waiting.pending.mark, done.ended)
         for name in self.retries.waiting(time.monotonic()):
-            # It is retried at a time of its own.
+            # It is retried separately.
             self._pending_after.pop(name, None)
         if queries and not failed and all(waiting.costs.is_known for waiting in queries):
             thought = self._opening + sum(waiting.costs.pending for waiting in queries)
@@ -297,12 +297,12 @@ def maintain_due(
 def maintain_point(
     ctx: Context, point: str, batch_rows: int | None = None, cache: StateCache | None = None
 ) -> Outcome:
-    """Maintain the queries whose trigger has this point; UsageError where none has it."""
+    """Maintain the queries whose trigger has this point; UsageError if none has it."""
     return maintain_specs(ctx, of_point(ctx, point), batch_rows, cache, is_named=False)
 
 
 def of_point(ctx: Context, point: str) -> list[QuerySpec]:
-    """The queries whose trigger has this point; UsageError where none has it."""
+    """The queries whose trigger has this point; UsageError if none has it."""
     specs = ctx.queries(None)
     result = [spec for spec in specs if trigger_of(spec).point == point]
     if not result:

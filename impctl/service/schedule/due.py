@@ -1,4 +1,4 @@
-"""When queries are due: what is pending, what their triggers say, and when a run has to start."""
+"""When queries are due: what is pending, what their triggers say, and when a run must start."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
 
 
 def _left_at(before: str, to: str, zone: str) -> float:
-    """When the clock left one value of a moment, as far as its values tell."""
+    """When a moment changed its value, as far as its values show."""
     was, now = read_moment(before), read_moment(to)
     if isinstance(was, datetime) or isinstance(now, datetime):
         assert isinstance(now, datetime)
@@ -565,7 +565,7 @@ def waiting_queries(
         name: recorded(store, stored) if store is not None and stored is not None else ()
         for name, stored in stored_queries.items()
     }
-    # What is yet to come matters to who has to be ready at a moment, if the costs are known.
+    # Expected rows matter if a query must be ready at a moment and costs are known.
     ready = [
         stored
         for name, stored in stored_queries.items()
@@ -589,7 +589,7 @@ def waiting_queries(
 
 
 def fresh_entry(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:
-    """The age of what is pending, against the query's bound; None where the logs do not tell."""
+    """The age of what is pending, against the query's bound; None if the logs do not show it."""
     now, bound = ctx.now(), trigger_of(spec).fresh_within
     pending = pending_of(ctx, spec, stored, now, CommitLog())
     if pending.unsure is not None:

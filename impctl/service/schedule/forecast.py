@@ -93,7 +93,7 @@ def kinds_of(histories: Mapping[TableName, History], now: float) -> list[ChangeK
 def expected_of(kind: ChangeKind, now: float) -> Expected:
     """The expected frequency and size of a kind of change."""
     if not kind.changes:
-        # What was seen of late would make it less likely still: but it may begin any day.
+        # Recent observations would make it even less likely, but it may begin any day.
         least = 1 / (2 * kind.days + 2)
         return Expected(kind.tables, least, dict.fromkeys(kind.tables), {}, least)
     latest = kind.changes[-_LATEST:]
@@ -231,7 +231,7 @@ class Expectations(Struct, frozen=True, dict=True):
 
     def rows(self, tables: Iterable[TableName], since: float, until: float) -> float | None:
         """Rows expected to change in these tables between two times, in the mean over all kinds of
-        change that came and have counted rows; None without any."""
+        observed change with counted rows; None without any."""
         sums = []
         for kind in self.expected(tables):
             counts = [count for count in kind.rows.values() if count is not None]

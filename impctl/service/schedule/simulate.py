@@ -69,7 +69,7 @@ _FEW = 20
 def simulate(
     ctx: Context, queries: Sequence[QueryName] | None, request: SimulateRequest
 ) -> Outcome:
-    """One result for all settings; UsageError where there is nothing to replay."""
+    """One result for all settings; UsageError if there is nothing to replay."""
     triggers = [trigger_from(text) for text in request.triggers]
     present = ctx.disk
     settings = settings_of(present, disks_from(request.disks), triggers)
@@ -748,7 +748,7 @@ class CommitStream(Struct):
 
 
 class ReplayedQuery(Struct):
-    """A query over commits; its sketch has the first `seen`, all that came by `last`."""
+    """A query over commits; its sketch has the first `seen`, all committed by `last`."""
 
     name: QueryName
     trigger: Trigger
@@ -758,7 +758,7 @@ class ReplayedQuery(Struct):
     seen: int = 0
     last: float | None = None
     step: Step | None = None
-    """The step over what was pending at the last question."""
+    """The step over changes pending at the last query."""
     _until: int = 0
     _pending: PendingChanges | None = None
     """What the first `_until` commits have above the sketch."""
@@ -780,7 +780,7 @@ class ReplayedQuery(Struct):
         return self.stream.times[number] if number < len(self.stream.times) else inf
 
     def pending(self, now: float) -> PendingChanges | None:
-        """What its sketch lacks of what came; None if nothing."""
+        """Commits that its sketch lacks; None if none."""
         until = self.stream.until(now)
         if until != self._until:
             # The change that reaches the trigger's rows counts apart.
@@ -790,20 +790,20 @@ class ReplayedQuery(Struct):
         return self._pending
 
     def _step(self, coming: float = 0.0) -> Step:
-        """The step over what is pending, and so many rows more."""
+        """The step over pending changes and `coming` rows."""
         assert self._pending is not None
         rows, size = self.stream.amount(self.seen, self._until)
         return self.costs.step(self._pending.moved, rows + coming, size)
 
     def _enough(self) -> int:
         """The number of the commit that reaches the trigger's rows; that of none without it."""
-        wanted, rows = self.trigger.rows, self.stream.rows
-        if wanted is None:
+        needed, rows = self.trigger.rows, self.stream.rows
+        if needed is None:
             return len(self.stream.times)
-        return bisect_left(rows, rows[self.seen] + wanted) - 1
+        return bisect_left(rows, rows[self.seen] + needed) - 1
 
     def pin(self, moment: float) -> None:
-        """Bring its sketch to what came by then."""
+        """Update its sketch to that moment."""
         self.seen = self._until = self.stream.until(moment)
         self.last, self._pending, self.step = moment, None, None
 

@@ -393,21 +393,21 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
     it. If the log is cleaned up, the version that the commit should have had. ImpctlError if a
     RESTORE does not say which version it restored."""
     try:
-        meant = source.delta.transaction_version(identity)
+        recorded = source.delta.transaction_version(identity)
     except READ_FAILURES as error:
         raise open_failure(source.name, source.path, error) from error
-    if meant is None:
+    if recorded is None:
         return None
-    return committed_version(source, identity, int(meant))
+    return committed_version(source, identity, int(recorded))
 
 
 def committed_version(
-    source: DeltaSource, identity: str, meant: TableVersion
+    source: DeltaSource, identity: str, recorded: TableVersion
 ) -> TableVersion | None:
-    """Like `version_with`; `meant` is the version of the newest transaction."""
-    entries = source.entries(meant - 1, source.version)
+    """Like `version_with`; `recorded` is the version of the newest transaction."""
+    entries = source.entries(recorded - 1, source.version)
     if entries is None:
-        return meant
+        return recorded
     result: TableVersion | None = None
     for entry in entries:
         if any(body.get("appId") == identity for body in entry.bodies("txn")):
@@ -449,7 +449,7 @@ class AppliedBatches:
     """The batches in one history of a table, up to a version."""
 
     def __init__(self) -> None:
-        self._meant: dict[str, TableVersion] = {}
+        self._recorded: dict[str, TableVersion] = {}
         """By identity, the version that the newest commit should have had."""
         self._until: TableVersion = -1
         """Commits up to this version are in `_meant`."""
@@ -457,13 +457,13 @@ class AppliedBatches:
     def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
         if not self._read_on(source):
             return version_with(source, identity)
-        meant = self._meant.get(identity)
-        return None if meant is None else committed_version(source, identity, meant)
+        recorded = self._recorded.get(identity)
+        return None if recorded is None else committed_version(source, identity, recorded)
 
-    def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
+    def add(self, identity: str, recorded: TableVersion, version: TableVersion) -> None:
         """Record a commit of this run."""
         if self._until == version - 1:
-            self._meant[identity] = meant
+            self._recorded[identity] = recorded
             self._until = version
 
     def _read_on(self, source: DeltaSource) -> bool:
@@ -479,7 +479,7 @@ class AppliedBatches:
             return False  # of an entry that deltalake may not need
         if entries is None:
             return False
-        self._meant.update({body["appId"]: body["version"] for body in bodies})
+        self._recorded.update({body["appId"]: body["version"] for body in bodies})
         self._until = source.version
         return True
 

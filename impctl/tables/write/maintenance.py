@@ -230,7 +230,7 @@ def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None
 def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> TableVersion:
     """Rewrite the newest version: sorted by one column, along a Z-order curve by several. Returns
     the new version. Raises like `check_clusterable`; RetryableError, without a commit, if another
-    writer came first."""
+    writer was first."""
     newest = refresh(source)
     before = newest.snapshot()
     check_clusterable(before, columns)

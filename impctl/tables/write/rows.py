@@ -70,37 +70,37 @@ _TEXTS: Mapping[Kind, re.Pattern[str]] = {
 def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object]]) -> pa.Table:
     """The rows as a table in the snapshot's columns. UsageError for an unknown column, a missing
     one that may not be NULL, or a wrong type. Bounded by the rows in the workload file."""
-    given: dict[ColumnName, list[object]] = {}
-    for at, row in enumerate(rows):
-        place = f"row {at + 1}"
-        columns = [known(snapshot, name, f", which is in {place}") for name in row]
+    provided: dict[ColumnName, list[object]] = {}
+    for index, row in enumerate(rows):
+        where = f"row {index + 1}"
+        columns = [known(snapshot, name, f", which is in {where}") for name in row]
         for column, value in zip(columns, row.values(), strict=True):
             if columns.count(column) > 1:
                 raise UsageError(
-                    f"Column `{column.name}` is given twice in {place} for table "
+                    f"Column `{column.name}` is given twice in {where} for table "
                     f"`{snapshot.table}`",
                     hint="column names are not case-sensitive",
                 )
             if value is not None:
-                given.setdefault(column.name, [None] * len(rows))[at] = value
+                provided.setdefault(column.name, [None] * len(rows))[index] = value
 
     def converted(column: Column, values: list[object]) -> pa.Array:
         cells = [
-            None if value is None else _value(value, column, f"row {at}")
-            for at, value in enumerate(values, start=1)
+            None if value is None else _value(value, column, f"row {index}")
+            for index, value in enumerate(values, start=1)
         ]
         return pa.array(cells, arrow_type(column.type))
 
-    return _completed(snapshot, given, len(rows), converted)
+    return _completed(snapshot, provided, len(rows), converted)
 
 
 def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
     """The rows of a Parquet or CSV file (by its ending) as a table in the snapshot's columns."""
     data, hybrid = _read_file(snapshot, path)
-    place = f", which is in file {path}"
-    names = [known(snapshot, name, place).name for name in data.column_names]
-    given = dict(zip(names, data.columns, strict=True))
-    if len(given) != len(names):
+    where = f", which is in file {path}"
+    names = [known(snapshot, name, where).name for name in data.column_names]
+    provided = dict(zip(names, data.columns, strict=True))
+    if len(provided) != len(names):
         raise UsageError(
             f"A column name appears twice in {path}", hint="column names are not case-sensitive"
         )
@@ -112,7 +112,7 @@ def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
             check_calendar(result, column.type, column.name, path)
         return result
 
-    return _completed(snapshot, given, data.num_rows, converted)
+    return _completed(snapshot, provided, data.num_rows, converted)
 
 
 def known(snapshot: Snapshot, name: ColumnName, use: str) -> Column:
@@ -128,7 +128,7 @@ def known(snapshot: Snapshot, name: ColumnName, use: str) -> Column:
 
 def _completed(
     snapshot: Snapshot,
-    given: Mapping[ColumnName, Any],
+    provided: Mapping[ColumnName, Any],
     rows: int,
     convert: Callable[[Column, Any], Any],
 ) -> pa.Table:
@@ -136,14 +136,14 @@ def _completed(
     fields, columns = [], []
     for column in snapshot.schema:
         is_opaque = column.type.kind is Kind.OTHER
-        if is_opaque and column.name in given:
+        if is_opaque and column.name in provided:
             raise UsageError(
                 f"Column `{snapshot.table}.{column.name}` has type `{column.type}`, and impctl "
                 "cannot insert values of this type",
                 hint="omit the column, or insert with Spark",
             )
-        if column.name in given:
-            values = convert(column, given[column.name])
+        if column.name in provided:
+            values = convert(column, provided[column.name])
         elif is_opaque:
             schema = pa.schema(DeltaSchema.from_json(snapshot.schema_json).to_arrow())
             values = pa.nulls(rows, schema.field(column.name).type)
@@ -176,7 +176,7 @@ def storable(snapshot: Snapshot, column: Column, values: pa.Array | pa.ChunkedAr
     return values
 
 
-def _value(value: object, column: Column, place: str) -> object:
+def _value(value: object, column: Column, where: str) -> object:
     """The value in a form that Arrow converts exactly; UsageError if the type cannot hold it."""
     try:
         result = _plain(value, column.type)
@@ -186,21 +186,21 @@ def _value(value: object, column: Column, place: str) -> object:
     except (pa.ArrowException, ArithmeticError, ValueError):
         pass  # out of the type's range, or no such day
     raise UsageError(
-        f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
+        f"The value of `{column.name}` in {where} is not a valid `{column.type}`: {value!r}",
         hint=_HINTS.get(column.type.kind, f"write a value of type `{column.type}`"),
     )
 
 
-def _plain(value: object, wanted: SqlType) -> object:
+def _plain(value: object, target: SqlType) -> object:
     """The value as Arrow takes it; None if it is of another kind. ValueError or ArithmeticError if
     there is no such value."""
-    kind = wanted.kind
-    if isinstance(value, bool) or kind in _EXACTLY or wanted.is_integral:
+    kind = target.kind
+    if isinstance(value, bool) or kind in _EXACTLY or target.is_integral:
         is_right = isinstance(value, _EXACTLY.get(kind, int))
         return value if is_right and isinstance(value, bool) is (kind is Kind.BOOLEAN) else None
     if isinstance(value, str) and not _TEXTS[kind].fullmatch(value):
         return None
-    if wanted.is_fractional and isinstance(value, int | float | Decimal):
+    if target.is_fractional and isinstance(value, int | float | Decimal):
         double = float(value)
         with np.errstate(over="ignore"):
             stored = float(np.float32(double)) if kind is Kind.FLOAT else double
@@ -281,14 +281,14 @@ def _converted(
     )
 
 
-def _means_the_same(given: pa.DataType, wanted: Kind) -> bool:
+def _means_the_same(source: pa.DataType, target: Kind) -> bool:
     """Whether a cast keeps the meaning: numbers as numbers, texts as texts, times as times. Only
     then does a checked cast fail or keep the value, in Arrow as in Spark."""
-    if pa.types.is_dictionary(given):
-        given = given.value_type
-    if pa.types.is_null(given):
+    if pa.types.is_dictionary(source):
+        source = source.value_type
+    if pa.types.is_null(source):
         return True
-    return any(is_such(given) for is_such in _SOURCES.get(wanted, ()))
+    return any(is_such(source) for is_such in _SOURCES.get(target, ()))
 
 
 def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[ColumnName]]:
@@ -387,16 +387,16 @@ class MatchedRows(Struct, frozen=True):
     def predicate(self) -> str:
         """The condition of the merge of `target` and `source`."""
         pairs = []
-        for at, name in enumerate(self.keys):
+        for index, name in enumerate(self.keys):
             stored = f"target.{_quoted(name)}"
             stored = f"nullif({stored}, '')" if name in self.texts else stored
-            pairs.append(f"({stored} IS NOT DISTINCT FROM source.k{at})")
+            pairs.append(f"({stored} IS NOT DISTINCT FROM source.k{index})")
         return " AND ".join(pairs) or "TRUE"
 
     @property
     def updates(self) -> dict[str, str]:
         """The value of each column to set, in the names of the merge."""
-        return {_quoted(name): f"source.v{at}" for at, name in enumerate(self.assigned)}
+        return {_quoted(name): f"source.v{index}" for index, name in enumerate(self.assigned)}
 
 
 def _quoted(name: ColumnName) -> str:
@@ -439,7 +439,10 @@ def match_rows(
             vectors[key] = from_arrow(new[column.name], column.type)
     for text, constraint in constraints.items():
         _check_constraint(snapshot, text, constraint, vectors, len(keys))
-    names = [*(f"k{at}" for at in range(len(read))), *(f"v{at}" for at in range(len(new)))]
+    names = [
+        *(f"k{index}" for index in range(len(read))),
+        *(f"v{index}" for index in range(len(new))),
+    ]
     values = [*(keys.column(column.name) for column in read.values()), *new.values()]
     texts = frozenset(c.name for c in read.values() if c.type.kind is Kind.STRING)
     return MatchedRows(
@@ -530,11 +533,11 @@ def _match(
 
 def _distinct(rows: pa.Table, names: Sequence[ColumnName]) -> pa.Table:
     """The rows, each once; Arrow distinguishes the two zeros and the bits of NaN."""
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         if pa.types.is_floating(rows.column(name).type):
             # deltalake's join holds both zeros to be equal.
             positive = pc.add(rows.column(name), pa.scalar(0, rows.column(name).type))
-            rows = rows.set_column(at, name, positive)
+            rows = rows.set_column(index, name, positive)
     return rows.group_by(names, use_threads=False).aggregate([])
 
 
@@ -675,8 +678,8 @@ def _hint(column: Column, written: str, error: QueryError) -> str | None:
     hint = error.hint if error.code != _UNREADABLE else None
     if literal is None and hint is not None:
         return hint
-    meant = _EXAMPLES if literal is None else _meant(literal)
-    return meant if hint is None else f"{meant}; {hint}"
+    expected = _EXAMPLES if literal is None else _meant(literal)
+    return expected if hint is None else f"{expected}; {hint}"
 
 
 def _meant(literal: str) -> str:
