@@ -389,7 +389,7 @@ def _partitions(table: FirstTable) -> Iterator[str]:
         if promise.values is not None:
             remark += f", at most {promise.values:,} values"
         if len(table.snapshot.files) > 1 and promise.overlap < 1:
-            remark += f"; a value occurs in about {promise.overlap:.0%} of the files"
+            remark += f"; about {promise.overlap:.0%} of the files may contain a given value"
         yield f"    {_key(promise.column.name)}: {{ranges: {promise.ranges}}}  # {remark}"
 
 

@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     from impctl.types import QueryName
 
 
-_FROM_STATE = "from the materialized result"
-"""Why its reader is quickest."""
-
 # Law: the answer is the query's at the pinned versions; the sketch only decides what is read.
 
 
@@ -199,7 +196,7 @@ def _from_rows(
         files_total=0,
         elapsed_ms=took,
         by=AnsweredBy.STATE,
-        by_reason=_FROM_STATE,
+        by_reason="from the materialized result",
         **facts,
     )
 
@@ -292,7 +289,7 @@ def who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
         if stored is not None and stored.state_meta.get("answer"):
             state = state_estimate(answer_runs(ctx, prepared.spec))
             if not _is_slower(state, expected):
-                by, why = AnsweredBy.STATE, f"{_FROM_STATE}; without them, {why}"
+                by, why = AnsweredBy.STATE, f"without it, {why}"
         return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
     except ImpctlError:
         return None

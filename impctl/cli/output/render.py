@@ -937,7 +937,7 @@ def render_total(results: Sequence[r.GainResult], out: Text) -> None:
         f"{count_text(len(results), 'query', 'queries')}: {count_text(uses, 'use')} of sketches, "
         f"{count_text(answers, 'answer')} from materialized results"
     )
-    out.detail(_skipped(skipped, plain_bytes))
+    out.detail(f"sketches and materialized results {_skipped(skipped, plain_bytes)}")
     out.detail(_paid(saved, upkeep))
 
 
