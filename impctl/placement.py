@@ -587,12 +587,12 @@ def choose(
     and then a kept byte may count as `per_byte` milliseconds a day. An `urgency` multiplies the
     rate of each kind of change for the choice, not in the reported cost. ValueError if the budget
     is below zero, or if the models have different kinds of change."""
-    stated = list(queries.values())
-    if len({model.kinds for model in stated}) > 1:
+    unscaled = list(queries.values())
+    if len({model.kinds for model in unscaled}) > 1:
         raise ValueError("queries are expected to change in different ways")
     if budget_bytes is not None and budget_bytes < 0:
         raise ValueError("a budget below zero")
-    models = [_urged(model, urgency) for model in stated] if urgency else stated
+    models = [_urged(model, urgency) for model in unscaled] if urgency else unscaled
     modes = _within(models, budget_bytes, per_byte, thin)
     repriced = _repriced(models, modes)
     if repriced is not None:

@@ -27,7 +27,7 @@ settings.load_profile("impctl")
 
 _IN_MEMORY = "/dev/shm"
 if os.path.isdir(_IN_MEMORY) and shutil.disk_usage(_IN_MEMORY).free > 4 * 2**30:
-    # Folders of tests, which take less than 1 GB, so that nothing waits for a disk.
+    # Folders of tests are in memory, so that nothing waits for a disk.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _IN_MEMORY)
 
 

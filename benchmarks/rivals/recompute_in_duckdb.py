@@ -87,7 +87,7 @@ def _cell(tables: OnDisk) -> bool:
         again = Wall.middle(times[_WARM:])
         # Who else uses the machine doubles what the wall says, not so much what processors do.
         missed = "" if again.cpu_ms >= GOAL * step.cpu_ms else f"; the goal of {GOAL:.0f} is missed"
-        say(f"{name}: DuckDB anew from {source} {again.text()}")
+        say(f"{name}: DuckDB again from {source} {again.text()}")
         say(f"{name}: that is {again.times(step)} the step's{missed}")
         say(f"{name}: that is {again.times(process)} the fresh process's")
     return True

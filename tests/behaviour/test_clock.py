@@ -142,7 +142,7 @@ class Ground:
         self.queries = queries_text(queries, options)
         for table in ("t", "u"):
             create_table(str(folder / table), self.rows(60))
-        self.mine, self.fresh = self.cli("mine"), self.cli("anew")
+        self.mine, self.fresh = self.cli("mine"), self.cli("fresh")
 
     def rows(self, count: int) -> pa.Table:
         return _rows(self.random, count)
@@ -166,7 +166,7 @@ class Ground:
 
     def check(self) -> None:
         """Check that the stored ranges equal those of a fresh capture."""
-        (self.folder / "anew").mkdir(exist_ok=True)
+        (self.folder / "fresh").mkdir(exist_ok=True)
         expected = self.fresh.fragments("capture")
         assert self.mine.fragments() == expected
 
@@ -565,7 +565,7 @@ class ExpiringGround(Ground):
         self.checks += 1
         for table in ("t", "u"):
             create_table(str(self.folder / f"{table}{self.checks}"), self.live(table))
-        store = f"anew{self.checks}"
+        store = f"fresh{self.checks}"
         (self.folder / store).mkdir()
         fresh_cli = self.cli(store, f"t{self.checks}", f"u{self.checks}")
         expected = fresh_cli.fragments("capture")

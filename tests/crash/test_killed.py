@@ -212,7 +212,7 @@ def test_killed_at_every_write_each_change_is_read_once(
         scene.kill(index)
         if names == TREES:
             maintained, recaptured = (
-                store_sketches(capsys, scene.folder, store) for store in (".impctl", "anew")
+                store_sketches(capsys, scene.folder, store) for store in (".impctl", "fresh")
             )
             assert maintained == recaptured
     assert last > 60

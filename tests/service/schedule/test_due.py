@@ -747,7 +747,7 @@ def test_run_takes_due_queries_in_deadline_order() -> None:
 
 def test_cheap_queries_wait_for_idle_time_and_known_cost() -> None:
     cheap = Trigger(fresh_within=5_000.0, cheap=True)
-    entries = [waiting(cheap, ONE, 0.9, "cheap"), waiting(cheap, ONE, 1.0, "dear")]
+    entries = [waiting(cheap, ONE, 0.9, "cheap"), waiting(cheap, ONE, 1.0, "costly")]
     unknown = replace(waiting(cheap, ONE, 0.1, "unknown"), costs=Costs(0.1, is_known=False))
     entries += [unknown, waiting(cheap, NOTHING, 0.1, "nothing")]
     assert chosen(*entries) == ["cheap"]

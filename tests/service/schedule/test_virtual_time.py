@@ -389,12 +389,12 @@ def test_impossible_ready_bound_is_not_retried_often() -> None:
 def test_cheap_queries_use_idle_time() -> None:
     queries = {
         "cheap": query_of(3_600.0, 0.5, cheap=True),
-        "dear": query_of(3_600.0, 1.5, cheap=True),
+        "costly": query_of(3_600.0, 1.5, cheap=True),
         "plain": query_of(3_600.0, 0.5),
     }
     first, *others = Process(queries, [(10.0, "a", 1)], 5.0).run(4_000.0)
     assert (first.done, first.start) == (["cheap"], 10.0)
-    assert {name for run in others for name in run.done} == {"dear", "plain"}
+    assert {name for run in others for name in run.done} == {"costly", "plain"}
 
 
 def test_rows_trigger_waits() -> None:
